@@ -1,0 +1,72 @@
+"""The one message a worker obeys, and the one it answers with.
+
+A `StepPlan` carries differences: a worker keeps a table of rows (block table, sampling state, last sampled token), and a
+plan opens rows, extends them and closes them. That is small enough to broadcast to many ranks, and it lets the scheduler
+plan step N+1 before the tokens of step N are known: a row without tokens continues with what its slot sampled last.
+"""
+
+import msgspec
+
+from sglang.srt.core.sampling import SamplingParams
+
+
+class RowOpen(msgspec.Struct, frozen=True, kw_only=True):
+    """A request takes a row slot. The slot's earlier state is gone."""
+
+    slot: int
+    sampling: SamplingParams
+    seed: int
+    """The resolved seed, 0 <= seed < 2**63."""
+    prompt: tuple[int, ...] = ()
+    """Prompt tokens, filled only where repetition penalty needs them."""
+    outputs: tuple[int, ...] = ()
+    """Tokens this request generated before (it was retracted and resumes), filled only where penalties need them."""
+    generated: int = 0
+    """How many tokens the request had generated before this row was opened; min_new_tokens counts from there."""
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's part of a step: compute `length` tokens at positions start .. start+length-1.
+
+    The KV of positions 0 .. start-1 is already in the row's pages. The row's pages, `new_pages` included, cover
+    start+length tokens.
+    """
+
+    slot: int
+    start: int
+    length: int
+    tokens: tuple[int, ...]
+    """The tokens to compute, `length` of them; or empty, with length 1: the token that this slot sampled last."""
+    new_pages: tuple[int, ...] = ()
+    """Pages appended to the row's block table before the step."""
+    sample: bool = False
+    """Sample a token from the logits of the last position. False for all but the last chunk, and always on prefill engines."""
+
+
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One forward pass. A worker applies `closed`, then `opened`, then computes `rows` in this order."""
+
+    step_id: int
+    rows: tuple[StepRow, ...]
+    opened: tuple[RowOpen, ...] = ()
+    closed: tuple[int, ...] = ()
+
+
+class SampledToken(msgspec.Struct, frozen=True, kw_only=True):
+    """One token of a StepResult, in the order of the plan's sampling rows."""
+
+    slot: int
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    """(token, log probability), most likely first; as many as the row's top_logprobs."""
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step produced. Times are CLOCK_MONOTONIC nanoseconds around the forward pass and sampling."""
+
+    step_id: int
+    sampled: tuple[SampledToken, ...]
+    started_ns: int
+    forward_ended_ns: int
+    ended_ns: int
