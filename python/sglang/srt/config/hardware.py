@@ -1,0 +1,41 @@
+"""The only reader of environment variables and devices: everything else is given a `Hardware`."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What this process may use of the machine."""
+
+    cores: tuple[int, ...]
+    """Numbers of the cores that the process may run on."""
+    memory_bytes: int
+    """Memory that could be allocated now without swapping."""
+    no_color: bool
+    """Whether the user asked programs not to colour their output (https://no-color.org)."""
+
+
+def detect() -> Hardware:
+    """Reads the affinity mask, the memory counters and the environment of this process."""
+    return Hardware(
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        memory_bytes=_available_memory(),
+        no_color=bool(os.environ.get("NO_COLOR")),
+    )
+
+
+def child_environment(threads: int) -> dict[str, str]:
+    """The environment of a scheduler process: this one's, with the thread pools of numeric libraries bounded.
+
+    OpenMP reads its bound once, when it is loaded, so it has to be set before the process starts.
+    """
+    return {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,196 @@
+"""A Hugging Face model folder's configuration -> ModelSpec. No torch: the front end reads it too.
+
+Nothing else in the engine asks which model it serves; what a room needs to know about a model is a field here.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from sglang.srt.config.architectures import ARCHITECTURES, Architecture
+from sglang.srt.config.model_json import JsonFields, read_json
+from sglang.srt.config.model_rope import RopeSpec, read_rope
+from sglang.srt.core.layout import KVLayout
+from sglang.srt.errors import CheckpointError
+
+ACTIVATIONS = ("silu",)
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class AttentionKind(StrEnum):
+    """What one token's KV is: K and V of every KV head, or one compressed latent."""
+
+    GQA = "gqa"
+    MLA = "mla"
+
+
+class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sampling defaults of generation_config.json; None where the model has no opinion."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The shape of one decoder-only model. Sizes count elements of the whole model, before any sharding."""
+
+    architecture: str
+    attention: AttentionKind = AttentionKind.GQA
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    activation: str = "silu"
+    vocab_size: int
+    max_positions: int
+    """Context length in tokens."""
+    rope: RopeSpec
+    rms_norm_eps: float
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    """Bias of the attention output projection."""
+    mlp_bias: bool
+    qk_norm: bool
+    dtype: str
+    """Of the checkpoint's weights: what `--dtype auto` means."""
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    """End tokens of config.json and generation_config.json together, ascending."""
+    generation: GenerationDefaults
+
+    @property
+    def attention_scale(self) -> float:
+        """What scores are multiplied by before the softmax."""
+        return float(self.head_dim**-0.5)
+
+
+def read_model_spec(folder: Path, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
+    """The spec of a model folder; `overrides` replace top-level fields of its config.json.
+
+    Raises CheckpointError, in one line, for a missing folder or file, a field of the wrong type, sizes that do not fit
+    together, or an architecture, rope type, activation, sliding window or quantisation that is not supported.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"model folder {folder} does not exist")
+    config = JsonFields(str(folder / "config.json"), read_json(folder / "config.json") | dict(overrides or {}))
+    path = folder / "generation_config.json"
+    generation = JsonFields(str(path), read_json(path) if path.exists() else {})
+    spec = _spec(config, generation)
+    _check_sizes(config.source, spec)
+    return spec
+
+
+def kv_layout(spec: ModelSpec, *, page_size: int, dtype: Literal["float32", "bfloat16"], model: str) -> KVLayout:
+    """How this model's KV lies in pages of `page_size` tokens; `model` is `model_digest`'s answer."""
+    return KVLayout(
+        kind=spec.attention.value,
+        layers=spec.num_layers,
+        page_size=page_size,
+        kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        dtype=dtype,
+        model=model,
+    )
+
+
+def _spec(config: JsonFields, generation: JsonFields) -> ModelSpec:
+    name, architecture = _architecture(config)
+    _refuse_unsupported(config)
+    heads = config.integer("num_attention_heads")
+    attention_bias = config.boolean("attention_bias", False)
+    return ModelSpec(
+        architecture=name,
+        num_layers=config.integer("num_hidden_layers"),
+        hidden_size=config.integer("hidden_size"),
+        num_heads=heads,
+        num_kv_heads=config.integer("num_key_value_heads", heads),
+        head_dim=config.integer("head_dim", config.integer("hidden_size") // max(heads, 1)),
+        intermediate_size=config.integer("intermediate_size"),
+        activation=config.text("hidden_act", "silu"),
+        vocab_size=config.integer("vocab_size"),
+        max_positions=config.integer("max_position_embeddings", 2048),
+        rope=read_rope(config),
+        rms_norm_eps=config.number("rms_norm_eps", 1e-6),
+        tie_word_embeddings=config.boolean("tie_word_embeddings", False),
+        qkv_bias=architecture.qkv_bias or attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=config.boolean("mlp_bias", False),
+        qk_norm=architecture.qk_norm,
+        dtype=_dtype(config),
+        bos_token_id=config.integer("bos_token_id") if config.has("bos_token_id") else None,
+        eos_token_ids=tuple(sorted({*config.ids("eos_token_id"), *generation.ids("eos_token_id")})),
+        generation=_generation(generation),
+    )
+
+
+def _architecture(config: JsonFields) -> tuple[str, Architecture]:
+    names = config.raw("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise config.wrong("architectures", "a list of one name")
+    if names[0] not in ARCHITECTURES:
+        supported = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(f"{config.source}: architecture {names[0]!r} is not supported; supported: {supported}")
+    return names[0], ARCHITECTURES[names[0]]
+
+
+def _refuse_unsupported(config: JsonFields) -> None:
+    activation = config.text("hidden_act", "silu")
+    if activation not in ACTIVATIONS:
+        raise config.wrong("hidden_act", " or ".join(ACTIVATIONS))
+    if config.has("quantization_config"):
+        raise CheckpointError(f"{config.source}: quantised checkpoints (quantization_config) are not supported")
+    # Qwen2 configs carry a sliding_window that use_sliding_window switches off.
+    if config.has("sliding_window") and config.boolean("use_sliding_window", True):
+        raise CheckpointError(f"{config.source}: sliding_window {config.raw('sliding_window')} is not supported")
+
+
+def _dtype(config: JsonFields) -> str:
+    """transformers 5 writes `dtype`, older versions `torch_dtype`."""
+    name = config.text("dtype", config.text("torch_dtype", "float32")).removeprefix("torch.")
+    if name not in DTYPES:
+        raise CheckpointError(f"{config.source}: dtype {name!r} is not supported; supported: {', '.join(DTYPES)}")
+    return name
+
+
+def _generation(fields: JsonFields) -> GenerationDefaults:
+    return GenerationDefaults(
+        temperature=fields.optional_number("temperature"),
+        top_p=fields.optional_number("top_p"),
+        top_k=fields.integer("top_k") if fields.has("top_k") else None,
+        min_p=fields.optional_number("min_p"),
+        repetition_penalty=fields.optional_number("repetition_penalty"),
+    )
+
+
+def _check_sizes(source: str, spec: ModelSpec) -> None:
+    sizes = {
+        "num_hidden_layers": spec.num_layers,
+        "hidden_size": spec.hidden_size,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "intermediate_size": spec.intermediate_size,
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.max_positions,
+    }
+    for name, value in sizes.items():
+        if value < 1:
+            raise CheckpointError(f"{source}: {name} is {value}, expected at least 1")
+    if spec.num_heads % spec.num_kv_heads:
+        raise CheckpointError(
+            f"{source}: num_attention_heads {spec.num_heads} is no multiple of num_key_value_heads {spec.num_kv_heads}"
+        )
+    if spec.head_dim % 2:
+        raise CheckpointError(f"{source}: head_dim {spec.head_dim} is odd, rope needs pairs")
+    bad = [token for token in spec.eos_token_ids if not 0 <= token < spec.vocab_size]
+    if bad:
+        raise CheckpointError(f"{source}: eos_token_id {bad} lies outside the vocabulary of {spec.vocab_size}")
