@@ -1,0 +1,1 @@
+"""Small programs that prepare what the server serves: model folders."""
