@@ -1,4 +1,4 @@
-"""Rotary embedding parameters of a model, from transformers 5 (`rope_parameters`) and older (`rope_scaling`) configs."""
+"""Rotary embedding of a model, from transformers 5 (`rope_parameters`) and older (`rope_scaling`) configs."""
 
 from enum import StrEnum
 
