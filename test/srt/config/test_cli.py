@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from sglang.srt.config import cli
 from sglang.srt.config.flags import GROUPS
 from sglang.srt.config.hardware import Hardware
@@ -63,7 +64,9 @@ def test_a_wrong_file_names_what_is_wrong(tmp_path: Path, content: str, message:
 def test_neutral_values_of_refused_flags_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "server.yaml"
     file.write_text("model-path: a\ndp-size: 1\nenable-trace: false\ndisable-cuda-graph: true\nquantization: null\n")
-    assert cli.parse(["--config", str(file), "--radix-eviction-policy", "lru", "--disable-cuda-graph"]).model_path == "a"
+    assert (
+        cli.parse(["--config", str(file), "--radix-eviction-policy", "lru", "--disable-cuda-graph"]).model_path == "a"
+    )
 
 
 def test_sglangs_disaggregation_names_are_aliases() -> None:
@@ -85,7 +88,10 @@ def test_sglangs_disaggregation_names_are_aliases() -> None:
         ("--model-path m --tp-size 2", "--tp-size: more than one rank is not supported yet"),
         ("--model-path m --dp-size 2", "--dp-size 2: not supported yet"),
         ("--model-path m --quantization fp8", "--quantization fp8: not supported yet"),
-        ("--model-path m --disaggregation-transfer-backend nixl", "--disaggregation-transfer-backend nixl: KV moves by"),
+        (
+            "--model-path m --disaggregation-transfer-backend nixl",
+            "--disaggregation-transfer-backend nixl: KV moves by",
+        ),
         ("--model-path m --disaggregation-ib-device mlx5_0", "--disaggregation-ib-device mlx5_0: network devices"),
         ("--model-path m --disagg-mode decode", "--disagg-prefill: --disagg-mode decode needs"),
         ("--model-path m --disagg-prefill a:1", "--disagg-prefill: only --disagg-mode decode"),
