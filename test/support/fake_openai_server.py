@@ -163,6 +163,11 @@ class FakeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep quiet about clients that left."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.requests: list[dict[str, Any]] = []

@@ -1,0 +1,71 @@
+"""What engines say about KV transfers in their /metrics, as a difference between two moments of a run."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from sglang.srt.errors import EngineError
+
+PREFIX = "sglang:"
+MOVED = "kv_transfer_bytes_total"
+POSTED_EARLY = "kv_bytes_posted_in_forward_total"
+LATENCY_SUM = "kv_transfer_latency_ms_sum"
+LATENCY_COUNT = "kv_transfer_latency_ms_count"
+
+
+@dataclass(frozen=True, slots=True)
+class KVReport:
+    """KV that was moved between prefill and decode engines."""
+
+    bytes_moved: float
+    bytes_posted_in_forward: float
+    """Of these, bytes whose write was posted before the forward pass that made them had ended."""
+    transfers: float
+    transfer_seconds: float
+    """Sum over the transfers, of the time from asking to arrival."""
+
+    @property
+    def gb_moved(self) -> float:
+        """In 10^9 bytes."""
+        return self.bytes_moved / 1e9
+
+    @property
+    def gb_per_s(self) -> float:
+        """Bytes over the time that their transfers took, prefill compute included; 0 without a transfer."""
+        return self.gb_moved / self.transfer_seconds if self.transfer_seconds else 0.0
+
+    @property
+    def early_share(self) -> float:
+        """Share of the bytes posted before their forward had ended; 0 without a transfer."""
+        return self.bytes_posted_in_forward / self.bytes_moved if self.bytes_moved else 0.0
+
+
+async def read_metrics(http: httpx.AsyncClient, urls: Iterable[str]) -> dict[str, float]:
+    """Samples of all engines, summed over engines and labels. Raises EngineError where one does not answer."""
+    try:
+        answers = await asyncio.gather(*(http.get(url.rstrip("/") + "/metrics") for url in urls))
+        for answer in answers:
+            answer.raise_for_status()
+    except httpx.HTTPError as error:
+        raise EngineError(f"cannot read /metrics of an engine: {error}") from error
+    totals: dict[str, float] = {}
+    for answer in answers:
+        for family in text_string_to_metric_families(answer.text):
+            for sample in family.samples:
+                name = sample.name.removeprefix(PREFIX)
+                totals[name] = totals.get(name, 0.0) + sample.value
+    return totals
+
+
+def kv_report(before: Mapping[str, float], after: Mapping[str, float]) -> KVReport | None:
+    """The difference between two readings; None where the engines do not count transfers."""
+    if MOVED not in after:
+        return None
+
+    def grown(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    return KVReport(grown(MOVED), grown(POSTED_EARLY), grown(LATENCY_COUNT), grown(LATENCY_SUM) / 1e3)
