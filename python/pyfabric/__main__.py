@@ -1,0 +1,39 @@
+"""`python -m pyfabric`: which library, which providers, which NICs and NUMA nodes."""
+
+from rich.console import Console
+from rich.table import Table
+
+from pyfabric import LIBRARY, _core, read_topology
+
+
+def _providers() -> Table:
+    table = Table("provider", "domain", "memory", "keys", "CQ data", "inject", "tx queue", "extents", "NIC", title="Usable providers")
+    for p in _core.list_providers():
+        memory = "virtual" if p.virtual_addresses else "offset"
+        keys = "provider" if p.provider_keys else "application"
+        extents = f"{p.iov_limit}/{p.rma_iov_limit}"
+        nic = "yes" if p.has_nic else ""
+        table.add_row(p.provider, p.domain, memory, keys, str(p.cq_data_bytes), str(p.inject_bytes), str(p.tx_size), extents, nic)
+    return table
+
+
+def _machine() -> list[Table]:
+    topology = read_topology()
+    nics = Table("name", "kind", "PCI", "NUMA", "Mbit/s", title="NICs")
+    for nic in topology.nics:
+        nics.add_row(nic.name, nic.kind, nic.pci[-1] if nic.pci else "-", str(nic.numa), str(nic.speed_mbps))
+    nodes = Table("node", "CPUs", title="NUMA nodes")
+    for node in topology.nodes:
+        nodes.add_row(str(node.index), ",".join(map(str, node.cpus)))
+    return [nics, nodes]
+
+
+def main() -> None:
+    console = Console()
+    console.print(f"libfabric {_core.library_version()} at {_core.library_path()} ({LIBRARY.origin})")
+    for table in (_providers(), *_machine()):
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace pyfabric {
+
+// The receiving side's counting slots. An immediate is (slot << weight_bits) | weight.
+class Slots {
+ public:
+  Slots(uint64_t count, uint32_t weight_bits);
+  uint64_t max_weight() const { return (uint64_t(1) << weight_bits_) - 1; }
+  uint64_t addressable() const { return uint64_t(1) << (32 - weight_bits_); }
+  uint32_t immediate(uint64_t slot, uint64_t weight) const { return uint32_t(slot << weight_bits_ | weight); }
+
+  // Throws std::invalid_argument when the slot is busy or out of range or the weight is 0.
+  void expect(uint64_t slot, uint64_t weight);
+  uint64_t forget(uint64_t slot);
+  // Slots that wait for weight: the worker naps shorter while there are any.
+  int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
+  uint64_t strays() const { return strays_.load(std::memory_order_relaxed); }
+  uint64_t excess() const { return excess_.load(std::memory_order_relaxed); }
+  // Credits a batch of immediates; returns the slots that became complete.
+  std::vector<uint64_t> credit(const uint32_t* immediates, size_t count);
+
+ private:
+  struct Slot {
+    uint64_t expected = 0, received = 0;
+    bool busy = false;
+  };
+  Slot& at(uint64_t slot);
+  uint32_t weight_bits_;
+  std::mutex mutex_;
+  std::vector<Slot> slots_;
+  std::atomic<int64_t> waiting_{0};
+  std::atomic<uint64_t> strays_{0}, excess_{0};
+};
+
+}  // namespace pyfabric

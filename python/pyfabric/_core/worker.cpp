@@ -1,0 +1,199 @@
+#include "worker.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "clock.hpp"
+
+namespace pyfabric {
+namespace {
+
+constexpr int64_t kMicro = 1'000, kMilli = 1'000'000;
+// How long the worker stays awake after its last piece of work while more is due. Two cores: longer starves the compute.
+constexpr int64_t kAwakeNs = 20 * kMicro;
+constexpr int64_t kFirstNap = 10 * kMicro;
+constexpr int64_t kBusyNap = 200 * kMicro;   // nothing to wake us but something is due: adds at most this to a transfer
+constexpr int64_t kIdleNap = 5 * kMilli;     // 200 looks a second, ~0.2% of a core
+constexpr int64_t kArmedNap = 1 * kMilli;    // a mapped word may be bumped without the wake
+constexpr int64_t kBlockedNap = 100 * kMicro;
+constexpr int64_t kDeadlineNap = 20 * kMilli;
+constexpr int64_t kIdleSleep = 1000 * kMilli;
+constexpr int64_t kStopDrain = 1000 * kMilli;
+
+}  // namespace
+
+Worker::Worker(std::shared_ptr<Fabric> fabric, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events,
+               std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options)
+    : fabric_(std::move(fabric)), waker_(std::move(waker)), events_(std::move(events)), slots_(std::move(slots)),
+      scratch_(std::move(scratch)), limits_(limits), options_(options) {}
+
+void Worker::start(const std::shared_ptr<Worker>& self) {
+  sigset_t all, before;
+  sigfillset(&all);
+  // Signals belong to Python's main thread: the worker inherits a full mask.
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  self->ended_ = false;
+  self->thread_ = std::thread([self] {
+    pthread_setname_np(pthread_self(), "pyfabric");
+    prctl(PR_SET_TIMERSLACK, 1000);  // the default of 50 us would treble the short naps
+    self->run();
+    const std::lock_guard lock(self->ended_mutex_);
+    self->ended_ = true;
+    self->ended_signal_.notify_all();
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+bool Worker::stop(int64_t patience_ns) {
+  stopping_ = true;
+  waker_->wake();
+  if (!thread_.joinable()) return true;
+  std::unique_lock lock(ended_mutex_);
+  const bool ended = ended_signal_.wait_for(lock, std::chrono::nanoseconds(patience_ns), [this] { return ended_; });
+  lock.unlock();
+  if (ended) thread_.join();
+  else thread_.detach();
+  return ended;
+}
+
+bool Worker::pass_by(int64_t patience_ns) {
+  const uint64_t target = passes_.load() + 2;
+  const int64_t give_up = now_ns() + patience_ns;
+  while (passes_.load() < target) {
+    {
+      const std::lock_guard lock(ended_mutex_);
+      if (ended_) return true;
+    }
+    if (now_ns() > give_up) return false;
+    waker_->wake();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return true;
+}
+
+void Worker::submit(std::function<void()> command) {
+  {
+    const std::lock_guard lock(command_mutex_);
+    commands_.push_back(std::move(command));
+  }
+  command_waits_.store(true, std::memory_order_seq_cst);
+  waker_->wake();
+}
+
+bool Worker::run_commands() {
+  if (!command_waits_.exchange(false, std::memory_order_seq_cst)) return false;
+  std::vector<std::function<void()>> commands;
+  {
+    const std::lock_guard lock(command_mutex_);
+    commands = std::exchange(commands_, {});
+  }
+  for (auto& command : commands) command();
+  return true;
+}
+
+void Worker::run() {
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const bool worked = pass();
+    const int64_t now = now_ns();
+    if (worked) {
+      last_work_ns_ = now;
+      nap_ns_ = kFirstNap;
+    } else {
+      wait(now);
+    }
+  }
+  run_commands();
+  drain_for_stop();
+}
+
+bool Worker::pass() {
+  passes_.fetch_add(1, std::memory_order_release);
+  bool worked = run_commands();
+  const int64_t now = now_ns();
+  worked |= watch(now);
+  worked |= post_ready(now);
+  worked |= reap(now);
+  if (now - last_check_ns_ > kMilli) check_deadlines(now);
+  if (finished_) sweep();
+  return worked;
+}
+
+bool Worker::watch(int64_t now) {
+  bool moved = false;
+  for (auto& program : programs_) moved |= program->watch(now);
+  return moved;
+}
+
+// Runs with the sleep flag set: whoever brings work after this look sees the flag and wakes us.
+bool Worker::may_sleep() {
+  if (command_waits_.load(std::memory_order_seq_cst) || stopping_.load(std::memory_order_seq_cst)) return false;
+  for (auto& p : programs_)
+    if (p->ending == Ending::kNone && p->released < p->layers() && p->thresholds[p->released] <= p->counter->value()) return false;
+  if (fabric_->wait_fd < 0) return true;
+  fid* queue = &fabric_->cq->fid;
+  return fi_trywait(fabric_->fabric.get(), &queue, 1) == FI_SUCCESS;
+}
+
+// The longest sleep that is safe now, in ns. With a wait fd the provider wakes us; without one we must look.
+int64_t Worker::nap(int64_t now) {
+  const bool has_fd = fabric_->wait_fd >= 0;
+  const bool due = in_flight_ > 0 || slots_->waiting() > 0;
+  int64_t longest = has_fd ? kIdleSleep : kIdleNap;
+  if (!programs_.empty()) longest = std::min(longest, kArmedNap);
+  if (due) longest = std::min(longest, has_fd ? kDeadlineNap : kBusyNap);
+  for (auto& [id, peer] : peers_)
+    if (peer->blocked_since) longest = std::min(longest, now - peer->blocked_since < kMilli ? kFirstNap : kBlockedNap);
+  if (has_fd) return longest;
+  nap_ns_ = std::min(std::max(nap_ns_ * 2, kFirstNap), longest);
+  return nap_ns_;
+}
+
+void Worker::wait(int64_t now) {
+  const bool due = in_flight_ > 0 || slots_->waiting() > 0;
+  const bool watching = options_.spin && !programs_.empty();
+  if (watching || (due && (options_.spin || now - last_work_ns_ < kAwakeNs))) {
+    if (!options_.spin) sched_yield();
+    return;
+  }
+  waker_->fall_asleep();
+  bool woken = false;
+  if (may_sleep()) {
+    const int64_t longest = nap(now);
+    const timespec limit{longest / 1'000'000'000, longest % 1'000'000'000};
+    pollfd fds[2] = {{waker_->fd(), POLLIN, 0}, {fabric_->wait_fd, POLLIN, 0}};
+    tallies.sleeps.fetch_add(1, std::memory_order_relaxed);
+    ppoll(fds, fabric_->wait_fd >= 0 ? 2 : 1, &limit, nullptr);
+    woken = fds[0].revents != 0;
+  }
+  waker_->wake_up(woken);
+}
+
+void Worker::drain_for_stop() {
+  for (auto& program : programs_) {
+    program->fail(-1, "engine closed");
+    settle(*program);
+  }
+  const int64_t give_up = now_ns() + std::min(kStopDrain, options_.deadline_ns);
+  for (int64_t now = now_ns(); in_flight_ > 0 && now < give_up; now = now_ns())
+    if (!reap(now)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  sweep();
+}
+
+void Worker::fail_leftovers() {
+  run_commands();
+  for (auto& program : programs_) {
+    program->fail(-1, "engine closed");
+    program->in_flight = 0;  // the endpoint is closed: nothing of it can be in flight any more
+    settle(*program);
+  }
+  sweep();
+}
+
+}  // namespace pyfabric

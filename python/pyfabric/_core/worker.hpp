@@ -1,0 +1,144 @@
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "address.hpp"
+#include "counter.hpp"
+#include "events.hpp"
+#include "fabric.hpp"
+#include "memory.hpp"
+#include "program.hpp"
+#include "slots.hpp"
+
+namespace pyfabric {
+
+enum class PeerState { kOpen, kLost, kClosing };
+
+struct Peer {
+  int64_t id = -1;
+  Address target;
+  fi_addr_t address = FI_ADDR_UNSPEC;
+  PeerState state = PeerState::kOpen;
+  uint64_t in_flight = 0;
+  int64_t blocked_since = 0;  // first EAGAIN of an unbroken row, 0 while posts go through
+  int64_t progress_ns = 0;    // last completion, or the first post after none was in flight
+  int64_t lost_ns = 0;
+  uint64_t blocked_pass = 0;  // the loop pass in which it last answered EAGAIN
+  bool warm_wanted = false;
+  std::string reason;
+};
+
+// The context of one posted write. fi_context2 comes first: providers that ask for it own those bytes.
+struct Op {
+  fi_context2 context{};
+  Program* program = nullptr;  // null: a warming write, or one whose program was given up
+  Peer* peer = nullptr;        // null: not posted, or its peer was given up
+  bool warming = false;
+};
+
+using Tally = std::atomic<uint64_t>;  // written by the worker alone
+
+struct Tallies {
+  Tally writes_posted{0}, pages_posted{0}, bytes_posted{0}, completions{0}, errors{0}, immediates{0}, eagain{0}, eagain_ns{0}, in_flight{0},
+      armed{0}, peers_lost{0}, abandoned{0}, sleeps{0};
+};
+
+struct WorkerOptions {
+  int64_t deadline_ns;
+  bool spin;
+};
+
+// The one native thread: watches counters, posts, reaps completions, counts immediates. It never calls Python.
+// Public members may be called from any thread; everything else runs on the worker.
+class Worker {
+ public:
+  Worker(std::shared_ptr<Fabric> fabric, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events,
+         std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options);
+
+  static void start(const std::shared_ptr<Worker>& self);
+  // Ends the thread. False when it did not end in time: it hangs inside the provider and was left behind.
+  bool stop(int64_t patience_ns);
+  void fail_leftovers();  // after stop(): reports the programs that the loop could not drain
+  void release_fabric() { fabric_.reset(); }  // after stop(): lets the domain close
+  // Returns once the loop has begun anew, so that nothing it had already looked up can still be in use.
+  bool pass_by(int64_t patience_ns);
+
+  void submit(std::function<void()> command);
+  void add_peer(int64_t id, Address target);
+  void warm(int64_t peer);
+  void disconnect(int64_t peer);
+  void arm(std::unique_ptr<Program> program);
+  void cancel(uint64_t handle);
+  Tallies tallies;
+
+ private:
+  void run();
+  bool pass();
+  bool run_commands();
+  bool watch(int64_t now);
+  void wait(int64_t now);
+  bool may_sleep();
+  int64_t nap(int64_t now);
+  void drain_for_stop();
+
+  bool post_ready(int64_t now);
+  bool post_program(Program& program, int64_t now, int& budget);
+  bool post_lane(Program& program, Lane& lane, int64_t now);
+  bool post_warm(Peer& peer, int64_t now);
+  long write(const fi_msg_rma& message, uint64_t flags);
+  bool posted(Peer& peer, Op& op, long rc, int64_t now);
+  void advance(Program& program, Lane& lane, uint32_t pieces);
+
+  bool reap(int64_t now);
+  void complete(Op& op, int64_t now, const std::string* error);
+  void reap_error(int64_t now);
+  void credit(const uint32_t* immediates, size_t count);
+  void settle(Program& program);
+  void sweep();
+
+  Peer* find_peer(int64_t id);
+  void check_deadlines(int64_t now);
+  void check_deadline(Peer& peer, int64_t now);
+  void lose(Peer& peer, const std::string& reason, int64_t now);
+  void fail_programs(const Peer& peer, const std::string& reason);
+  void abandon(Peer& peer);
+  void forget_closed_peers();
+
+  Op& take_op();
+  void give_op(Op& op);
+
+  std::shared_ptr<Fabric> fabric_;
+  std::shared_ptr<Waker> waker_;
+  std::shared_ptr<EventQueue> events_;
+  std::shared_ptr<Slots> slots_;
+  std::shared_ptr<Region> scratch_;
+  const Limits limits_;
+  const WorkerOptions options_;
+
+  std::map<int64_t, std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Program>> programs_;
+  std::deque<Op> ops_;  // a deque never moves its elements
+  std::vector<Op*> free_ops_;
+  uint64_t in_flight_ = 0;
+  uint64_t finished_ = 0;  // programs that ended and wait for the sweep
+  int64_t last_work_ns_ = 0, last_check_ns_ = 0, nap_ns_ = 0;
+
+  std::mutex command_mutex_;
+  std::vector<std::function<void()>> commands_;
+  std::atomic<bool> command_waits_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> passes_{1};
+  std::thread thread_;
+  std::mutex ended_mutex_;
+  std::condition_variable ended_signal_;
+  bool ended_ = true;
+};
+
+}  // namespace pyfabric
