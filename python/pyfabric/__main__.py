@@ -7,13 +7,19 @@ from pyfabric import LIBRARY, _core, read_topology
 
 
 def _providers() -> Table:
-    table = Table("provider", "domain", "memory", "keys", "CQ data", "inject", "tx queue", "extents", "NIC", title="Usable providers")
+    """One row a distinct provider, domain and capability set: the library lists each once an address format."""
+    columns = ("provider", "domain", "memory", "keys", "CQ data", "inject", "tx queue", "extents", "NIC")
+    table = Table(*columns, title="Usable providers: RDM, RMA and at least 4 bytes of CQ data")
+    rows: dict[tuple[str, ...], None] = {}
     for p in _core.list_providers():
         memory = "virtual" if p.virtual_addresses else "offset"
         keys = "provider" if p.provider_keys else "application"
         extents = f"{p.iov_limit}/{p.rma_iov_limit}"
         nic = "yes" if p.has_nic else ""
-        table.add_row(p.provider, p.domain, memory, keys, str(p.cq_data_bytes), str(p.inject_bytes), str(p.tx_size), extents, nic)
+        sizes = (str(p.cq_data_bytes), str(p.inject_bytes), str(p.tx_size))
+        rows[p.provider, p.domain, memory, keys, *sizes, extents, nic] = None
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -71,7 +71,7 @@ class Engine:
     """One endpoint with one native worker thread. Any thread may call any method; poll() and the rest never block.
 
     Args:
-        provider: "auto" (a NIC if there is one, else tcp), "tcp", "shm", "efa", "verbs", or a libfabric provider's name.
+        provider: "auto" (a NIC if there is one, else tcp), "tcp", "shm", "efa", "verbs", or a libfabric name.
         weight_bits: low bits of the 32-bit immediate that hold the weight; the others hold the slot. 1..31.
         slots: counting slots of this engine, at most 2 ** (32 - weight_bits).
         node: local address that socket providers bind to.
@@ -206,7 +206,8 @@ class Engine:
             ValueError: an array of the wrong type, an extent outside its region, an unknown peer, a closed region; the
                 message names the lane and the field. Nothing was posted.
         """
-        return self._native.arm(program.counter, program.thresholds, program.slot, [_flat(lane) for lane in program.lanes])
+        lanes = [_flat(lane) for lane in program.lanes]
+        return self._native.arm(program.counter, program.thresholds, program.slot, lanes)
 
     def cancel(self, handle: int) -> None:
         """Stops posting; ProgramDrained follows once nothing is in flight. A no-op when the program has ended.

@@ -26,7 +26,7 @@ _SYSTEM_FOLDERS: Final = (
     "/usr/lib64",
     "/usr/lib",
 )
-# Each release that grows the ABI adds a version node to the library: 1.17.0 ends at FABRIC_1.6, 2.x at FABRIC_1.8 or later.
+# Each release that grows the ABI adds a version node to the library: 1.17.0 ends at FABRIC_1.6, 2.5 at FABRIC_1.9.
 _ABI_NODE: Final = re.compile(rb"FABRIC_1\.(\d+)\0")
 
 
@@ -40,7 +40,7 @@ class Library:
 
 
 def _abi(path: Path) -> int:
-    """Read from the file: opening two libraries of one soname to compare them would bind the native module to the first."""
+    """Read from the file: opening two libraries of one soname to compare them would bind us to the first."""
     nodes = [int(minor) for minor in _ABI_NODE.findall(path.read_bytes())]
     return max(nodes, default=-1)
 
@@ -81,7 +81,8 @@ def choose(explicit: str | None = None) -> Library:
         return Library(path, ENVIRONMENT_VARIABLE, _abi(path))
     found = candidates()
     if not found:
-        raise LibraryNotFoundError(0, f"no {_NAME}: install libfabric, or `pip install mpich`, or set {ENVIRONMENT_VARIABLE}")
+        remedy = f"install libfabric, or `pip install mpich`, or set {ENVIRONMENT_VARIABLE}"
+        raise LibraryNotFoundError(0, f"no {_NAME}: {remedy}")
     return found[0]
 
 

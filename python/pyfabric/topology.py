@@ -105,7 +105,8 @@ def _nics(root: Path) -> list[Nic]:
     for kind, folder in (("rdma", "class/infiniband"), ("net", "class/net")):
         for entry in sorted((root / folder).glob("*")):
             device = entry / "device"
-            found.append(Nic(entry.name, kind, _pci_path(device), _number(device / "numa_node"), _number(entry / "speed")))
+            numa, speed = _number(device / "numa_node"), _number(entry / "speed")
+            found.append(Nic(entry.name, kind, _pci_path(device), numa, speed))
     return found
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from pyfabric import Engine, ProgramDone, SlotComplete
 
 
-def send(pair: Pair, shape: Shape, take: list[int], put: list[int], slot: int = 5) -> tuple[np.ndarray, np.ndarray, ProgramDone]:
+def send(
+    pair: Pair, shape: Shape, take: list[int], put: list[int], slot: int = 5
+) -> tuple[np.ndarray, np.ndarray, ProgramDone]:
     """Source, destination and the terminal event of one program whose counter is already at the last layer."""
     source, destination = noise(shape.total), poisoned(shape.total)
     region = pair.sender.engine.register(*memory(source))
@@ -36,7 +38,8 @@ def transfers(draw: st.DrawFn) -> tuple[Shape, list[int], list[int]]:
     page_bytes = draw(st.sampled_from([64, 1024, 4096, 12288]))
     nbytes = draw(st.one_of(st.just(page_bytes), st.integers(1, page_bytes)))
     slack = page_bytes - nbytes
-    shape = Shape(draw(st.integers(1, 4)), pages, page_bytes, nbytes, draw(st.integers(0, slack)), draw(st.integers(0, slack)))
+    offsets = draw(st.integers(0, slack)), draw(st.integers(0, slack))
+    shape = Shape(draw(st.integers(1, 4)), pages, page_bytes, nbytes, *offsets)
     count = draw(st.integers(1, pages))
     start = draw(st.integers(0, pages - count))
     run = list(range(start, start + count))

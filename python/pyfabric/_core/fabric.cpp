@@ -1,8 +1,12 @@
 #include "fabric.hpp"
 
 #include <dlfcn.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <new>
 
@@ -114,6 +118,18 @@ std::vector<ProviderInfo> list_providers() {
   return found;
 }
 
+uint64_t random_bits() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != ssize_t(sizeof bits)) throw FabricFailure(EIO, "getrandom");
+  return bits;
+}
+
+std::string shared_memory_name(unsigned pid, uint64_t nonce) {
+  char name[64];
+  snprintf(name, sizeof name, "pyfabric-%u-%016llx", pid, static_cast<unsigned long long>(nonce));
+  return name;
+}
+
 Fabric::Fabric(const std::string& wanted, const std::string& node) : info(choose(wanted, node)) {
   const std::string at = " (provider " + provider() + ", " + library_path() + ")";
   fid_fabric* f = nullptr;
@@ -133,6 +149,11 @@ Fabric::Fabric(const std::string& wanted, const std::string& node) : info(choose
   ep.reset(e);
   check(fi_ep_bind(e, &a->fid, 0), "fi_ep_bind(av)" + at);
   check(fi_ep_bind(e, &cq->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind(cq)" + at);
+  if (info->addr_format == FI_ADDR_STR) {
+    // The provider's own names repeat within a process: a stale address would reach whoever opened the next endpoint.
+    const std::string name = "fi_shm://" + shared_memory_name(unsigned(getpid()), random_bits());
+    check(fi_setname(&e->fid, const_cast<char*>(name.c_str()), name.size() + 1), "fi_setname" + at);
+  }
   check(fi_enable(e), "fi_enable" + at);
 }
 

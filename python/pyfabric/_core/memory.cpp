@@ -1,7 +1,5 @@
 #include "memory.hpp"
 
-#include <sys/random.h>
-
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
@@ -15,8 +13,7 @@ namespace {
 constexpr int kKeyAttempts = 16;
 
 uint64_t random_key(size_t key_bytes) {
-  uint64_t key = 0;
-  if (getrandom(&key, sizeof key, 0) != ssize_t(sizeof key)) throw FabricFailure(EIO, "getrandom for a memory key");
+  const uint64_t key = random_bits();
   return key_bytes >= sizeof key ? key : key & ((uint64_t(1) << (8 * key_bytes)) - 1);
 }
 

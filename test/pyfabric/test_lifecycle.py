@@ -1,0 +1,215 @@
+"""Opening, closing, idling, warming, cancelling."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Pair
+from fabric_kit import POISON, Shape, Side, lane, memory, noise, poisoned, program
+
+from pyfabric import (
+    Engine,
+    PeerReady,
+    ProgramDone,
+    ProgramDrained,
+    ProgramFailed,
+    SlotComplete,
+)
+
+TERMINAL = (ProgramDone, ProgramDrained, ProgramFailed)
+
+
+def footprint() -> tuple[set[str], int, int]:
+    """Shared-memory files, open descriptors and threads."""
+    names = {path.name for path in Path("/dev/shm").glob("pyfabric-*")}
+    return names, *(len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task"))
+
+
+def test_close_is_idempotent_and_leaves_nothing(provider: str) -> None:
+    before = footprint()
+    for _ in range(3):
+        engine = Engine(provider=provider)
+        engine.start()
+        engine.start()
+        engine.close()
+        engine.close()
+        with pytest.raises(ValueError, match="closed"):
+            engine.start()
+        with pytest.raises(ValueError, match="closed"):
+            engine.connect(engine.address)
+        del engine
+    assert footprint() == before
+
+
+def test_engine_that_never_started_closes(provider: str) -> None:
+    with Engine(provider=provider) as engine:
+        assert engine.poll() == []
+        assert engine.library.endswith("libfabric.so.1")
+
+
+def test_idle_engine_uses_less_than_a_hundredth_of_a_core(pair: Pair) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def worker_ticks() -> dict[str, int]:
+        found = {}
+        for task in Path("/proc/self/task").iterdir():
+            name, _, rest = (task / "stat").read_text().partition(")")
+            if "pyfabric" in name:
+                fields = rest.split()
+                found[task.name] = int(fields[11]) + int(fields[12])
+        return found
+
+    time.sleep(0.3)
+    before = worker_ticks()
+    assert len(before) == 2
+    time.sleep(2.5)
+    after = worker_ticks()
+    used = sum(after.values()) - sum(before.values())
+    assert used / ticks <= 0.01 * 2.5 * len(before) + 1 / ticks, f"{used} ticks in 2.5 s"
+
+
+def test_fileno_is_readable_exactly_while_events_wait(pair: Pair) -> None:
+    engine = pair.sender.engine
+    assert select.select([engine], [], [], 0)[0] == []
+    engine.warm(pair.peer)
+    assert select.select([engine], [], [], 10)[0] == [engine]
+    assert engine.poll() == [PeerReady(pair.peer)]
+    assert select.select([engine], [], [], 0)[0] == []
+
+
+def test_expect_before_start_and_program_before_start(provider: str) -> None:
+    shape = Shape(layers=1, pages=4)
+    with Engine(provider=provider) as sender, Engine(provider=provider) as receiver:
+        data, pool = noise(shape.total), poisoned(shape.total)
+        region, target = sender.register(*memory(data)), receiver.register(*memory(pool))
+        receiver.expect(0, 1)
+        peer, counter = sender.connect(receiver.address), sender.counter()
+        counter.add(5)
+        sender.arm(program(counter, shape, 0, lane(shape, region, peer, target.grant("s"), [1], [2])))
+        sender.start()
+        receiver.start()
+        Side(sender).wait(ProgramDone)
+        Side(receiver).wait(SlotComplete)
+        assert (pool.reshape(4, -1)[2] == data.reshape(4, -1)[1]).all()
+
+
+def test_cancel_before_the_threshold_writes_nothing(pair: Pair) -> None:
+    shape = Shape(layers=2, pages=4)
+    data, pool = noise(shape.total), poisoned(shape.total)
+    region, target = pair.sender.engine.register(*memory(data)), pair.receiver.engine.register(*memory(pool))
+    counter = pair.sender.engine.counter()
+    handle = pair.sender.engine.arm(
+        program(counter, shape, 0, lane(shape, region, pair.peer, target.grant("s"), [1], [2]))
+    )
+    pair.sender.engine.cancel(handle)
+    pair.sender.engine.cancel(handle)
+    assert pair.sender.wait(ProgramDrained) == [ProgramDrained(handle)]
+    counter.add(2)
+    pair.sender.settle(0.1)
+    assert (pool == POISON).all()
+    assert [e for e in pair.sender.seen if isinstance(e, TERMINAL)] == [ProgramDrained(handle)]
+    pair.sender.engine.cancel(handle)
+    region.close()
+
+
+def test_cancel_in_the_middle_drains_and_then_nothing_lands(pair: Pair) -> None:
+    shape = Shape(layers=8, pages=256, page_bytes=16384, nbytes=16384)
+    data, pool = noise(shape.total), poisoned(shape.total)
+    region, target = pair.sender.engine.register(*memory(data)), pair.receiver.engine.register(*memory(pool))
+    counter = pair.sender.engine.counter()
+    order = list(np.random.default_rng(1).permutation(shape.pages))
+    counter.add(shape.layers)
+    handle = pair.sender.engine.arm(
+        program(counter, shape, 0, lane(shape, region, pair.peer, target.grant("s"), order, order))
+    )
+    while pair.sender.engine.stats().writes_posted < 50:
+        pass
+    pair.sender.engine.cancel(handle)
+    assert pair.sender.wait(ProgramDrained) == [ProgramDrained(handle)]
+    landed = pool.copy()
+    pages = landed.reshape(-1, shape.page_bytes)
+    assert pair.sender.engine.stats().pages_posted < shape.layers * shape.pages, "cancelled too late to show anything"
+    assert 0 < (pages == data.reshape(pages.shape)).all(axis=1).sum() < len(pages)
+    pair.sender.settle(0.1)
+    assert np.array_equal(pool, landed)
+
+
+def test_each_program_ends_exactly_once_under_a_storm(pair: Pair) -> None:
+    shape = Shape(layers=3, pages=8)
+    data, pool = noise(shape.total), poisoned(shape.total)
+    engine = pair.sender.engine
+    region, target = engine.register(*memory(data)), pair.receiver.engine.register(*memory(pool))
+    grant, counter, rng = target.grant("s"), engine.counter(), np.random.default_rng(5)
+    handles = []
+    for _ in range(300):
+        order = list(rng.permutation(8))
+        handles.append(engine.arm(program(counter, shape, 0, lane(shape, region, pair.peer, grant, order, order))))
+        if rng.random() < 0.3:
+            counter.add()
+        if rng.random() < 0.4:
+            engine.cancel(int(rng.choice(handles)))
+    counter.add(shape.layers)
+    limit = time.monotonic() + 20
+    while engine.stats().armed and time.monotonic() < limit:
+        pair.sender.settle(0.01)
+    pair.sender.settle(0.05)
+    ended = [e.handle for e in pair.sender.seen if isinstance(e, TERMINAL)]
+    assert sorted(ended) == handles
+    assert not any(isinstance(e, ProgramFailed) for e in pair.sender.seen)
+    assert engine.stats().in_flight == 0
+
+
+def test_close_ends_waiting_programs(pair: Pair) -> None:
+    shape = Shape(layers=1, pages=4)
+    data, pool = noise(shape.total), poisoned(shape.total)
+    region, target = pair.sender.engine.register(*memory(data)), pair.receiver.engine.register(*memory(pool))
+    handle = pair.sender.engine.arm(
+        program(pair.sender.engine.counter(), shape, 0, lane(shape, region, pair.peer, target.grant("s"), [1], [2]))
+    )
+    pair.sender.engine.close()
+    assert pair.sender.engine.poll() == [ProgramFailed(handle, -1, "engine closed")]
+    region.close()
+
+
+def test_disconnect_fails_programs_and_forgets_the_peer(pair: Pair) -> None:
+    shape = Shape(layers=1, pages=4)
+    data, pool = noise(shape.total), poisoned(shape.total)
+    engine = pair.sender.engine
+    region, target = engine.register(*memory(data)), pair.receiver.engine.register(*memory(pool))
+    counter = engine.counter()
+    one = program(counter, shape, 0, lane(shape, region, pair.peer, target.grant("s"), [1], [2]))
+    handle = engine.arm(one)
+    engine.disconnect(pair.peer)
+    assert pair.sender.wait(ProgramFailed) == [ProgramFailed(handle, pair.peer, "disconnected")]
+    with pytest.raises(ValueError, match="peer"):
+        engine.arm(one)
+    again = engine.connect(pair.receiver.engine.address)
+    assert again != pair.peer
+    pair.sender.seen.clear()
+    engine.warm(again)
+    pair.sender.wait(PeerReady)
+
+
+def test_a_word_bumped_without_add_is_noticed(pair: Pair) -> None:
+    import ctypes
+
+    shape = Shape(layers=1, pages=4)
+    data, pool = noise(shape.total), poisoned(shape.total)
+    region, target = pair.sender.engine.register(*memory(data)), pair.receiver.engine.register(*memory(pool))
+    counter = pair.sender.engine.counter()
+    pair.sender.engine.arm(program(counter, shape, 0, lane(shape, region, pair.peer, target.grant("s"), [1], [2])))
+    pair.sender.settle(0.05)
+    ctypes.c_uint64.from_address(counter.address).value = 1
+    pair.sender.wait(ProgramDone, seconds=5)
+    assert counter.value == 1
+
+
+def test_command_line_lists_the_library_and_providers() -> None:
+    out = subprocess.run([sys.executable, "-m", "pyfabric"], capture_output=True, text=True, check=True, timeout=60)
+    assert "libfabric" in out.stdout
+    assert "shm" in out.stdout

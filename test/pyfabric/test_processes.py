@@ -1,0 +1,183 @@
+"""Two real processes: bytes, and what happens when one of them dies, stops or is fenced."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fabric_child import SHAPE, order
+from fabric_kit import Side, expected, lane, memory, noise, poisoned, program
+
+from pyfabric import Engine, PeerLost, PeerReady, ProgramDone, ProgramFailed, RemoteRegion
+
+
+class Child:
+    """A fabric_child process; whatever a test does to it, it is gone afterwards."""
+
+    def __init__(self, role: str, provider: str) -> None:
+        script = Path(__file__).with_name("fabric_child.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), role, provider], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the child ended"
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def say(self, **fields: Any) -> None:  # noqa: ANN401
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(fields) + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def receiver(provider: str) -> Iterator[Child]:
+    child = Child("receiver", provider)
+    yield child
+    child.end()
+
+
+@pytest.fixture
+def sender(provider: str) -> Iterator[Child]:
+    child = Child("sender", provider)
+    yield child
+    child.end()
+
+
+@pytest.fixture
+def engine(provider: str) -> Iterator[Engine]:
+    with Engine(provider=provider, post_deadline_s=1.5) as opened:
+        opened.start()
+        yield opened
+
+
+def connect(engine: Engine, receiver: Child) -> tuple[Side, int, RemoteRegion]:
+    hello = receiver.hear()
+    side = Side(engine)
+    peer = engine.connect(bytes.fromhex(hello["address"]))
+    engine.warm(peer)
+    side.wait(PeerReady)
+    return side, peer, RemoteRegion(hello["base"], hello["key"], hello["nbytes"])
+
+
+def offer(engine: Engine, sender: Child) -> tuple[np.ndarray, Any]:
+    """A pool that the child sends into; returns once pages land."""
+    pool = poisoned(SHAPE.total)
+    region = engine.register(*memory(pool))
+    grant = region.grant("child")
+    sender.say(address=engine.address.hex(), base=grant.base, key=grant.key, nbytes=grant.nbytes)
+    assert sender.hear() == {"sending": True}
+    while engine.stats().immediates < 200:
+        time.sleep(0.001)
+    return pool, region
+
+
+def test_bytes_are_exact_between_processes(engine: Engine, receiver: Child) -> None:
+    side, peer, remote = connect(engine, receiver)
+    data = noise(SHAPE.total)
+    region, counter = engine.register(*memory(data)), engine.counter()
+    take, put = order(), order()[::-1]
+    engine.arm(program(counter, SHAPE, 0, lane(SHAPE, region, peer, remote, take, put)))
+    for _ in range(SHAPE.layers):
+        counter.add()
+        time.sleep(0.002)
+    side.wait(ProgramDone)
+    assert receiver.hear()["digest"] == hashlib.sha256(expected(SHAPE, data, take, put)).hexdigest()
+    region.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_receiver_that_dies_or_stops_fails_the_program(engine: Engine, receiver: Child, number: int) -> None:
+    side, peer, remote = connect(engine, receiver)
+    data = noise(SHAPE.total)
+    region, counter = engine.register(*memory(data)), engine.counter()
+    counter.add(SHAPE.layers)
+    whole = program(counter, SHAPE, 1, lane(SHAPE, region, peer, remote, order(), order()))
+    handles = [engine.arm(whole) for _ in range(200)]
+    while engine.stats().completions < 100:
+        time.sleep(0.001)
+    receiver.signal(number)
+    struck = time.monotonic()
+    limit = struck + 1.5 + 1.0 + 1.5  # the deadline, a second for cut connections to report back, a busy machine
+    ended: list[ProgramDone | ProgramFailed] = []
+    while len(ended) < len(handles):
+        side.settle(0.01)
+        ended = [event for event in side.seen if isinstance(event, ProgramDone | ProgramFailed)]
+        assert time.monotonic() < limit, f"{len(ended)} of {len(handles)} ended, {engine.stats()}"
+    assert sorted(event.handle for event in ended) == handles
+    assert isinstance(ended[-1], ProgramFailed)
+    assert engine.stats().in_flight == 0
+    region.close()
+    if number == signal.SIGSTOP:
+        assert any(isinstance(event, PeerLost) for event in side.seen)
+        receiver.signal(signal.SIGCONT)
+
+
+def test_writes_after_a_revoke_land_nowhere(engine: Engine, sender: Child, provider: str) -> None:
+    pool, region = offer(engine, sender)
+    region.revoke("child")
+    pool[:] = 0x77
+    if provider == "shm":
+        time.sleep(0.3)  # this provider reports success for a write that its target refused
+    else:
+        assert "ProgramFailed" in str(sender.hear()["failed"])
+    assert (pool == 0x77).all()
+    region.close()
+
+
+def test_stopped_sender_cannot_write_into_reused_pages(engine: Engine, sender: Child) -> None:
+    pool, region = offer(engine, sender)
+    sender.signal(signal.SIGSTOP)
+    time.sleep(0.05)
+    region.revoke("child")
+    pool[:] = 0x77
+    sender.signal(signal.SIGCONT)
+    time.sleep(0.3)
+    assert (pool == 0x77).all()
+    region.close()
+
+
+def test_a_killed_sender_leaves_the_receiver_usable(engine: Engine, sender: Child, provider: str) -> None:
+    pool, region = offer(engine, sender)
+    sender.signal(signal.SIGKILL)
+    sender.process.wait()
+    second = Child("sender", provider)
+    try:
+        before = engine.stats().immediates
+        again = region.grant("second")
+        second.say(address=engine.address.hex(), base=again.base, key=again.key, nbytes=again.nbytes)
+        assert second.hear() == {"sending": True}
+        while engine.stats().immediates < before + 2000:
+            time.sleep(0.001)
+    finally:
+        second.end()
+    region.close()
+    assert pool.any()
+
+
+def test_warming_an_absent_peer_ends_as_lost(engine: Engine, receiver: Child) -> None:
+    address = bytes.fromhex(receiver.hear()["address"])
+    receiver.end()
+    peer = engine.connect(address)
+    engine.warm(peer)
+    (lost,) = Side(engine).wait(PeerLost, seconds=10)
+    assert isinstance(lost, PeerLost)
+    assert (lost.peer, bool(lost.reason)) == (peer, True)
