@@ -1,0 +1,27 @@
+"""What layers need of the other ranks."""
+
+from typing import Protocol
+
+import torch
+
+
+class Collectives(Protocol):
+    """Collective operations of one ParallelGroup; every rank calls them in the same order."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The element-wise sum over ranks, of the same shape; may reuse `tensor`."""
+        ...
+
+    def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The ranks' `[..., n]` joined along the last axis, in rank order: `[..., size * n]`."""
+        ...
+
+
+class SoloCollectives:
+    """The collectives of a group of one: nothing to exchange."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor

@@ -1,0 +1,98 @@
+"""Linear layers that know which axis of their weight is spread over ranks. Weights are `[out, in]`."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from sglang.srt.layers.parameter import LayerContext, Piece, Source, Weight, whole
+
+
+class Part(NamedTuple):
+    """One projection of a merged linear: its name, its width in the whole model and the columns of this rank."""
+
+    name: str
+    width: int
+    columns: range
+
+
+class ColumnLinear:
+    """Projections that share their input, computed as one matrix product; shard axis 0 (output columns).
+
+    Input `[tokens, in]`, output `[tokens, sum of this rank's columns]`, the parts side by side in order. The checkpoint
+    holds either each part (`prefix.part`) or all of them stacked under `prefix.fused`.
+    """
+
+    def __init__(
+        self, context: LayerContext, prefix: str, inputs: int, parts: Sequence[Part], *, fused: str, bias: bool
+    ) -> None:
+        self._prefix = prefix
+        self._parts = tuple(parts)
+        self._fused = fused
+        width = sum(len(part.columns) for part in parts)
+        self.weight = torch.empty(width, inputs, dtype=context.dtype)
+        self.bias = torch.empty(width, dtype=context.dtype) if bias else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def from_part(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """Only the parts from `index` on, side by side."""
+        start = sum(len(part.columns) for part in self._parts[:index])
+        return F.linear(x, self.weight[start:], None if self.bias is None else self.bias[start:])
+
+    def weights(self) -> Iterator[Weight]:
+        """The weight, and the bias where there is one."""
+        yield self._weight("weight", self.weight)
+        if self.bias is not None:
+            yield self._weight("bias", self.bias)
+
+    def _weight(self, kind: str, tensor: torch.Tensor) -> Weight:
+        rest = tuple(tensor.shape[1:])
+        ends = [0]
+        for part in self._parts:
+            ends.append(ends[-1] + len(part.columns))
+        targets = [tensor[start:end] for start, end in pairwise(ends)]
+        split: list[Source] = []
+        stacked: list[Piece] = []
+        base = 0
+        for part, target in zip(self._parts, targets, strict=True):
+            piece = Piece(0, part.columns.start, len(part.columns), target)
+            split.append(Source(f"{self._prefix}.{part.name}.{kind}", (part.width, *rest), (piece,)))
+            stacked.append(piece._replace(start=base + piece.start))
+            base += part.width
+        return Weight((tuple(split), (Source(f"{self._prefix}.{self._fused}.{kind}", (base, *rest), tuple(stacked)),)))
+
+
+class RowLinear:
+    """A projection whose input is spread over ranks; shard axis 1 (input rows), summed over ranks afterwards.
+
+    Input `[tokens, this rank's share of in]`, output `[tokens, out]`, complete on every rank.
+    """
+
+    def __init__(
+        self, context: LayerContext, name: str, inputs: int, share: range, outputs: int, *, bias: bool = False
+    ) -> None:
+        self._name = name
+        self._inputs = inputs
+        self._share = share
+        self._collectives = context.collectives
+        self._solo = context.group.size == 1
+        self.weight = torch.empty(outputs, len(share), dtype=context.dtype)
+        self.bias = torch.empty(outputs, dtype=context.dtype) if bias else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._solo:
+            return F.linear(x, self.weight, self.bias)
+        total = self._collectives.all_reduce(F.linear(x, self.weight))
+        return total if self.bias is None else total.add_(self.bias)
+
+    def weights(self) -> Iterator[Weight]:
+        """The weight, and the bias where there is one."""
+        piece = Piece(1, self._share.start, len(self._share), self.weight)
+        shape = (self.weight.shape[0], self._inputs)
+        yield Weight(((Source(f"{self._name}.weight", shape, (piece,)),),))
+        if self.bias is not None:
+            yield whole(f"{self._name}.bias", self.bias)

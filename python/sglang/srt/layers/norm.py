@@ -1,0 +1,25 @@
+"""Root mean square norm (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional as F
+
+from sglang.srt.layers.parameter import LayerContext, Weight, whole
+
+
+class RMSNorm:
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis of `[..., size]`, in float32; not sharded."""
+
+    def __init__(self, context: LayerContext, name: str, size: int, eps: float) -> None:
+        self._name = name
+        self._shape = (size,)
+        self._eps = eps
+        self.weight = torch.empty(size, dtype=context.dtype)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, self._shape, self.weight, self._eps)
+
+    def weights(self) -> Iterator[Weight]:
+        """The scale."""
+        yield whole(f"{self._name}.weight", self.weight)

@@ -1,0 +1,58 @@
+"""How a layer's tensors are filled from a checkpoint, described as data.
+
+A layer allocates its rank's share and names, for each tensor of the checkpoint, which part of it goes where. The loader
+in `models/weights.py` reads this and nothing else, so a layer that shards differently changes no other file.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+
+from sglang.srt.distributed.collectives import Collectives
+from sglang.srt.distributed.groups import ParallelGroup
+
+
+class LayerContext(NamedTuple):
+    """What every layer is built with."""
+
+    dtype: torch.dtype
+    group: ParallelGroup
+    collectives: Collectives
+
+
+class Piece(NamedTuple):
+    """Part of a checkpoint tensor: `length` entries from `start` along `axis` go into `target` (a view, same shape)."""
+
+    axis: int
+    start: int
+    length: int
+    target: torch.Tensor
+
+
+class Source(NamedTuple):
+    """A checkpoint tensor by name, its whole shape, and the pieces that this rank takes."""
+
+    name: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+class Weight(NamedTuple):
+    """A parameter that exactly one of several forms fills: split (q, k, v apart) or fused (one qkv), for example."""
+
+    forms: tuple[tuple[Source, ...], ...]
+
+
+class Layer(Protocol):
+    """Anything with weights."""
+
+    def weights(self) -> Iterator[Weight]:
+        """Every parameter of the layer, once."""
+        ...
+
+
+def whole(name: str, target: torch.Tensor) -> Weight:
+    """A parameter that every rank holds completely."""
+    piece = Piece(0, 0, target.shape[0], target)
+    return Weight(((Source(name, tuple(target.shape), (piece,)),),))

@@ -1,0 +1,62 @@
+"""Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864), Hugging Face's half-split order."""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from sglang.srt.config.model_rope import RopeKind, RopeSpec
+
+
+class Rotation(NamedTuple):
+    """Cosine and signed sine of some positions, `[tokens, 1, head_dim]`; the sine's first half is negated."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        """Rotate `[tokens, heads, head_dim]`; a new tensor.
+
+        Swapping the halves is a roll by half the head, which with the signed sine makes rope three operations.
+        """
+        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
+
+
+class RotaryEmbedding:
+    """Rotations for any position, computed as they are needed: a table would cap the context and cost memory."""
+
+    def __init__(self, spec: RopeSpec, head_dim: int, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._inverse = inverse_frequencies(spec, head_dim)
+
+    def at(self, positions: torch.Tensor) -> Rotation:
+        """`positions`: int64 `[tokens]`. Angles are float32, then rounded to the model's dtype."""
+        angles = positions.to(torch.float32).unsqueeze(-1) * self._inverse
+        cos, sin = angles.cos(), angles.sin()
+        return Rotation(self._pair(cos, cos), self._pair(-sin, sin))
+
+    def _pair(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return torch.cat((first, second), dim=-1).to(self._dtype).unsqueeze(1)
+
+
+def inverse_frequencies(spec: RopeSpec, head_dim: int) -> torch.Tensor:
+    """Radians a position for each pair of dimensions, float32 `[head_dim / 2]`."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
+    inverse = 1.0 / (spec.theta**exponents)
+    if spec.kind is RopeKind.LINEAR:
+        return inverse / spec.factor
+    if spec.kind is RopeKind.LLAMA3:
+        return _llama3(spec, inverse)
+    return inverse
+
+
+def _llama3(spec: RopeSpec, inverse: torch.Tensor) -> torch.Tensor:
+    """Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between blended.
+
+    Source: the reference implementation, github.com/meta-llama/llama-models, models/llama3/model.py, apply_scaling.
+    """
+    wavelengths = 2 * math.pi / inverse
+    turns = spec.original_max_positions / wavelengths
+    blend = (turns - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor)
+    blend = blend.clamp(0.0, 1.0)
+    return (1.0 - blend) * inverse / spec.factor + blend * inverse

@@ -1,0 +1,81 @@
+"""Executes step plans: rows, forward pass, sampling."""
+
+import time
+
+import torch
+
+from sglang.srt.core.step import SampledToken, StepPlan, StepResult
+from sglang.srt.layers.attention.base import AttentionBackend
+from sglang.srt.model_executor.forward_batch import ForwardBatch, build_batch
+from sglang.srt.model_executor.row_table import RowTable
+from sglang.srt.model_executor.sampler import Sampled, Sampler
+from sglang.srt.model_executor.sampling_state import SamplingState
+from sglang.srt.models.base import CausalLM, LayerHook
+
+
+class ModelRunner:
+    """One rank's model, KV and rows. Not thread-safe: one thread calls it, under inference mode."""
+
+    def __init__(
+        self, model: CausalLM, backend: AttentionBackend, hook: LayerHook, table: RowTable, state: SamplingState
+    ) -> None:
+        self._model = model
+        self._backend = backend
+        self._hook = hook
+        self._table = table
+        self._state = state
+        self._sampler = Sampler(state)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step. Raises EngineError for a plan that does not fit the rows."""
+        started = time.monotonic_ns()
+        self._table.apply(plan)
+        for slot in plan.closed:
+            self._state.close(slot)
+        for row in plan.opened:
+            self._state.open(row)
+        if not plan.rows:
+            return _result(plan, (), started, started)
+        batch = build_batch(plan.rows, self._table, self._state.vocab_size)
+        self._backend.prepare(batch.attention)
+        logits = self._model.forward(batch.inputs, self._backend, self._hook)
+        forwarded = time.monotonic_ns()
+        sampled = () if logits is None else self._sample(logits, batch)
+        return _result(plan, sampled, started, forwarded)
+
+    def _sample(self, logits: torch.Tensor, batch: ForwardBatch) -> tuple[SampledToken, ...]:
+        sampled = self._sampler.sample(logits, batch.slots, batch.sampled_positions)
+        self._table.last_token[batch.slots] = sampled.tokens
+        return self._tokens(sampled, batch.slots.tolist())
+
+    def _tokens(self, sampled: Sampled, slots: list[int]) -> tuple[SampledToken, ...]:
+        """The answer as Python values; only rows that asked for log probabilities carry them."""
+        tokens: list[int] = sampled.tokens.tolist()
+        if sampled.logprobs is None:
+            return tuple(SampledToken(slot=slot, token=token) for slot, token in zip(slots, tokens, strict=True))
+        logprobs: list[float] = sampled.logprobs.tolist()
+        tops = self._tops(sampled, slots)
+        asked = [self._state.params[slot].logprobs or self._state.params[slot].top_logprobs > 0 for slot in slots]
+        rows = zip(slots, tokens, logprobs, tops, asked, strict=True)
+        return tuple(
+            SampledToken(slot=slot, token=token, logprob=value if ask else None, top=top)
+            for slot, token, value, top, ask in rows
+        )
+
+    def _tops(self, sampled: Sampled, slots: list[int]) -> list[tuple[tuple[int, float], ...]]:
+        if sampled.top_logprobs is None or sampled.top_tokens is None:
+            return [() for _ in slots]
+        values, tokens = sampled.top_logprobs.tolist(), sampled.top_tokens.tolist()
+        wanted = [self._state.params[slot].top_logprobs for slot in slots]
+        return [tuple(zip(t[:n], v[:n], strict=True)) for t, v, n in zip(tokens, values, wanted, strict=True)]
+
+
+def _result(plan: StepPlan, sampled: tuple[SampledToken, ...], started: int, forwarded: int) -> StepResult:
+    return StepResult(
+        step_id=plan.step_id,
+        sampled=sampled,
+        started_ns=started,
+        forward_ended_ns=forwarded,
+        ended_ns=time.monotonic_ns(),
+    )

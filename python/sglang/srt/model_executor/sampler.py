@@ -1,0 +1,105 @@
+"""From logits to tokens, for all rows of a step at once.
+
+Order: bias, penalties, forbidden stop tokens, temperature, top-k, top-p, min-p, draw. Each row's token depends on its
+logits, its parameters and (seed, position) alone.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from sglang.srt.model_executor.filters import keep_likely
+from sglang.srt.model_executor.random import uniform
+from sglang.srt.model_executor.sampling_state import SamplingState
+
+
+class Sampled(NamedTuple):
+    """What was drawn. Log probabilities are float32, of the model's own distribution; None where no row wants any."""
+
+    tokens: torch.Tensor
+    """int64 `[rows]`."""
+    logprobs: torch.Tensor | None
+    """`[rows]`."""
+    top_logprobs: torch.Tensor | None
+    """`[rows, most]`, descending."""
+    top_tokens: torch.Tensor | None
+    """int64 `[rows, most]`."""
+
+
+class Sampler:
+    """Draws for the rows of a SamplingState."""
+
+    def __init__(self, state: SamplingState) -> None:
+        self._state = state
+
+    def sample(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> Sampled:
+        """`logits` `[rows, vocab]`; `slots` and `positions` int64 `[rows]`. Counts the tokens as generated."""
+        names: list[int] = slots.tolist()
+        adjusted = self._adjust(logits, slots, names)
+        if self._state.any(names, lambda p: not p.greedy):
+            tokens = self._draw(adjusted.float(), slots, positions)
+        else:
+            tokens = adjusted.argmax(dim=-1)
+        self._state.record(slots, tokens, names)
+        return self._with_logprobs(tokens, logits, names)
+
+    def _adjust(self, logits: torch.Tensor, slots: torch.Tensor, names: list[int]) -> torch.Tensor:
+        """Bias, penalties and stop tokens that are not allowed yet; the model's logits themselves stay as they are."""
+        state = self._state
+        bias = state.bias.select(names)
+        stops = self._early_stops(slots, names)
+        penalised = state.any(names, lambda p: p.penalised)
+        if bias is None and stops is None and not penalised:
+            return logits
+        adjusted = logits.to(torch.float32, copy=True)
+        if penalised:
+            self._penalise(adjusted, slots)
+        for pairs in (bias, stops):
+            if pairs is not None:
+                rows, tokens, values = pairs
+                adjusted.index_put_((rows, tokens), values, accumulate=True)
+        return adjusted
+
+    def _early_stops(
+        self, slots: torch.Tensor, names: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        pairs = self._state.stops.select(names)
+        if pairs is None:
+            return None
+        rows, tokens, values = pairs
+        early = (self._state.generated[slots] < self._state.min_new[slots])[rows]
+        return (rows[early], tokens[early], values[early]) if bool(early.any()) else None
+
+    def _penalise(self, logits: torch.Tensor, slots: torch.Tensor) -> None:
+        """Frequency and presence as OpenAI has them; repetition, prompt included, as CTRL has it (Keskar et al. 2019)."""
+        state = self._state
+        counts = state.counts()[slots]
+        seen = (counts > 0) | state.prompt()[slots]
+        repetition = state.repetition[slots].unsqueeze(1)
+        factor = torch.where(logits > 0, 1.0 / repetition, repetition)
+        logits.mul_(torch.where(seen, factor, 1.0))
+        logits.sub_(counts * state.frequency[slots].unsqueeze(1))
+        logits.sub_((counts > 0) * state.presence[slots].unsqueeze(1))
+
+    def _draw(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Inverse transform sampling over the kept tokens in vocabulary order; greedy rows take the most likely."""
+        state = self._state
+        temperature = state.temperature[slots]
+        greedy = temperature == 0
+        scaled = logits / temperature.masked_fill(greedy, 1.0).unsqueeze(1)
+        kept = keep_likely(scaled, state.top_k[slots], state.top_p[slots], state.min_p[slots])
+        sums = kept.softmax(dim=-1, dtype=torch.float32).cumsum(dim=-1, dtype=torch.float64)
+        target = uniform(state.seed[slots], positions).unsqueeze(1) * sums[:, -1:]
+        drawn = torch.searchsorted(sums, target, right=True).squeeze(1)
+        return torch.where(greedy, logits.argmax(dim=-1), drawn)
+
+    def _with_logprobs(self, tokens: torch.Tensor, logits: torch.Tensor, names: list[int]) -> Sampled:
+        if not self._state.any(names, lambda p: p.logprobs or p.top_logprobs > 0):
+            return Sampled(tokens, None, None, None)
+        every = logits.log_softmax(dim=-1, dtype=torch.float32)
+        chosen = every.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        most = max(self._state.params[slot].top_logprobs for slot in names)
+        if most == 0:
+            return Sampled(tokens, chosen, None, None)
+        top, top_tokens = every.topk(min(most, every.shape[1]), dim=-1)
+        return Sampled(tokens, chosen, top, top_tokens)

@@ -1,0 +1,106 @@
+"""A worker in a thread of its own, so that planning goes on while a step computes."""
+
+import os
+import queue
+import threading
+import traceback
+from collections import deque
+from collections.abc import Collection
+from typing import Protocol
+
+import torch
+
+from sglang.srt.core.step import StepPlan, StepResult
+from sglang.srt.errors import EngineError
+
+MAX_QUEUED = 8
+"""Steps that may wait; the scheduler keeps two in flight, so more than this is a bug and not load."""
+
+
+class StepExecutor(Protocol):
+    """What runs a step, on the worker's thread."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step to its end."""
+        ...
+
+
+class ThreadWorker:
+    """A core.ports.Worker.
+
+    The descriptor is an eventfd that is signalled when the first result lands in an empty list, and cleared when poll
+    has taken everything; after a failure it stays readable.
+    """
+
+    def __init__(self, executor: StepExecutor, *, threads: int, cores: Collection[int] = ()) -> None:
+        """`threads`: torch's threads for each operation; `cores`: where they are pinned, all where empty."""
+        self._executor = executor
+        self._threads = threads
+        self._cores = tuple(cores)
+        self._plans: queue.Queue[StepPlan | None] = queue.Queue()
+        self._lock = threading.Lock()
+        self._results: deque[StepResult] = deque()
+        self._failure = ""
+        self._closed = False
+        self._stopping = threading.Event()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread.start()
+
+    def submit(self, plan: StepPlan) -> None:
+        """Queue a step. Raises EngineError on a closed worker or an absurd backlog; a dead one answers through poll."""
+        if self._closed:
+            raise EngineError(f"step {plan.step_id} was submitted to a closed worker")
+        if self._plans.qsize() >= MAX_QUEUED:
+            raise EngineError(f"step {plan.step_id} was submitted while {MAX_QUEUED} steps wait")
+        self._plans.put(plan)
+
+    def poll(self) -> list[StepResult]:
+        """Finished steps; once they are taken, EngineError with the traceback of the step that failed."""
+        with self._lock:
+            results = list(self._results)
+            self._results.clear()
+            if not results and self._failure:
+                raise EngineError(f"the worker died:\n{self._failure}")
+            if results and not self._failure and not self._closed:
+                os.eventfd_read(self._event)
+        return results
+
+    def fileno(self) -> int:
+        return self._event
+
+    def close(self) -> None:
+        """Stop after the running step; steps that wait are dropped."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stopping.set()
+        self._plans.put(None)
+        self._thread.join()
+        os.close(self._event)
+
+    def _run(self) -> None:
+        """The thread. Whatever goes wrong in it belongs to poll's caller, so nothing may escape."""
+        try:
+            self._prepare_thread()
+            while (plan := self._plans.get()) is not None and not self._stopping.is_set():
+                self._finish(self._executor.execute(plan))
+        except BaseException:  # noqa: BLE001
+            self._fail(traceback.format_exc())
+
+    def _prepare_thread(self) -> None:
+        """Pinning and thread counts are per thread: OpenMP's helpers inherit both from here."""
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
+        torch.set_num_threads(self._threads)
+
+    def _finish(self, result: StepResult) -> None:
+        with self._lock:
+            if not self._results:
+                os.eventfd_write(self._event, 1)
+            self._results.append(result)
+
+    def _fail(self, text: str) -> None:
+        with self._lock:
+            self._failure = text
+            os.eventfd_write(self._event, 1)

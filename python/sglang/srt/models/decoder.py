@@ -1,0 +1,135 @@
+"""The forward pass that all decoder-only models share; a model file says what a layer is."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+
+from sglang.srt.config.model import ModelSpec
+from sglang.srt.layers.attention.base import AttentionBackend
+from sglang.srt.layers.embedding import OutputHead, VocabEmbedding
+from sglang.srt.layers.norm import RMSNorm
+from sglang.srt.layers.parameter import LayerContext, Weight
+from sglang.srt.layers.rope import RotaryEmbedding, Rotation
+from sglang.srt.models.base import LayerHook, ModelInput
+
+
+class DecoderLayer(Protocol):
+    """One layer on the residual stream `[tokens, hidden]`, which it may overwrite."""
+
+    def attention(
+        self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The stream after attention; with `rows`, of those tokens only."""
+        ...
+
+    def store_kv(self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend) -> None:
+        """Compute and store K and V, nothing else."""
+        ...
+
+    def mlp(self, x: torch.Tensor) -> torch.Tensor:
+        """The stream after the feed-forward block."""
+        ...
+
+    def weights(self) -> Iterator[Weight]:
+        """Every parameter of the layer."""
+        ...
+
+
+class Decoder:
+    """Embedding, layers, final norm and head."""
+
+    def __init__(self, spec: ModelSpec, context: LayerContext, layers: Sequence[DecoderLayer]) -> None:
+        self._layers = tuple(layers)
+        self._rope = RotaryEmbedding(spec.rope, spec.head_dim, context.dtype)
+        self._embedding = VocabEmbedding(context, "model.embed_tokens", spec.vocab_size, spec.hidden_size)
+        self._norm = RMSNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
+        tied = spec.tie_word_embeddings
+        table = self._embedding if tied else VocabEmbedding(context, "lm_head", spec.vocab_size, spec.hidden_size)
+        self._head = OutputHead(context, table, tied=tied)
+        # Old checkpoints store what the config implies: rope's frequencies, and a tied head once more.
+        self._ignored = ("rotary_emb.inv_freq", "lm_head.weight") if tied else ("rotary_emb.inv_freq",)
+
+    def forward(self, inputs: ModelInput, backend: AttentionBackend, hook: LayerHook) -> torch.Tensor | None:
+        """As CausalLM.forward."""
+        x = self._embedding(inputs.tokens)
+        rotation = self._rope.at(inputs.positions)
+        last = len(self._layers) - 1
+        for index, layer in enumerate(self._layers[:-1]):
+            x = layer.attention(x, rotation, backend, None)
+            hook.after_attention(index)
+            x = layer.mlp(x)
+        if inputs.wanted is None:
+            self._layers[last].store_kv(x, rotation, backend)
+            hook.after_attention(last)
+            return None
+        # Nothing after the last layer's attention mixes tokens, so only the wanted ones go on.
+        rows = None if inputs.wanted.shape == inputs.tokens.shape else inputs.wanted
+        x = self._layers[last].attention(x, rotation, backend, rows)
+        hook.after_attention(last)
+        x = self._layers[last].mlp(x)
+        return self._head(self._norm(x))
+
+    def weights(self) -> Iterator[Weight]:
+        """As CausalLM.weights."""
+        yield from self._embedding.weights()
+        for layer in self._layers:
+            yield from layer.weights()
+        yield from self._norm.weights()
+        yield from self._head.weights()
+
+    def ignored(self) -> tuple[str, ...]:
+        """As CausalLM.ignored."""
+        return self._ignored
+
+
+class PreNormLayer:
+    """`x + attention(norm(x))`, then `x + mlp(norm(x))`."""
+
+    def __init__(self, norm: RMSNorm, attention: "AttentionBlock", mlp_norm: RMSNorm, mlp: "Block") -> None:
+        self._norm = norm
+        self._attention = attention
+        self._mlp_norm = mlp_norm
+        self._mlp = mlp
+
+    def attention(
+        self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        attended = self._attention(self._norm(x), rotation, backend, rows)
+        return attended.add_(x if rows is None else x[rows])
+
+    def store_kv(self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend) -> None:
+        self._attention.store(self._norm(x), rotation, backend)
+
+    def mlp(self, x: torch.Tensor) -> torch.Tensor:
+        return self._mlp(self._mlp_norm(x)).add_(x)
+
+    def weights(self) -> Iterator[Weight]:
+        for part in (self._norm, self._attention, self._mlp_norm, self._mlp):
+            yield from part.weights()
+
+
+class Block(Protocol):
+    """A token-wise block with weights; returns a tensor of its own."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def weights(self) -> Iterator[Weight]:
+        """Every parameter."""
+        ...
+
+
+class AttentionBlock(Protocol):
+    """An attention block with weights; returns a tensor of its own."""
+
+    def __call__(
+        self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend, rows: torch.Tensor | None
+    ) -> torch.Tensor: ...
+
+    def store(self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend) -> None:
+        """Only K and V."""
+        ...
+
+    def weights(self) -> Iterator[Weight]:
+        """Every parameter."""
+        ...
