@@ -69,7 +69,9 @@ class ShardLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.tp_size >= self.kv.kv_heads:
             head = rank * self.kv.kv_heads // self.tp_size
             return range(head, head + 1)
-        share = self.kv.kv_heads // self.tp_size
+        share, rest = divmod(self.kv.kv_heads, self.tp_size)
+        if rest:
+            raise ValueError(f"{self.kv.kv_heads} KV heads cannot be spread evenly over tp_size {self.tp_size}")
         return range(rank * share, (rank + 1) * share)
 
     def page_bytes(self, rank: int) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Generic, Protocol, TypeVar
 
-In = TypeVar("In", covariant=True)
+In = TypeVar("In")
 Out = TypeVar("Out", contravariant=True)
 
 
@@ -15,10 +15,6 @@ class Channel(Protocol, Generic[In, Out]):
 
     def poll(self) -> list[In]:
         """Every message that has arrived, in order, without blocking. A malformed frame is counted and dropped."""
-        ...
-
-    def fileno(self) -> int:
-        """A descriptor that is readable while poll() might return something (it may also wake for nothing)."""
         ...
 
     def close(self) -> None:

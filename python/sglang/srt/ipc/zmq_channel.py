@@ -15,11 +15,7 @@ QUEUE_BOUND = 100_000
 
 
 class ZmqChannel(Generic[In, Out]):
-    """A `Channel` over a ZeroMQ socket.
-
-    ZeroMQ's descriptor is edge-triggered: after it woke a poller, poll() must be called until it returns nothing, which it
-    does by draining the socket on every call.
-    """
+    """A `Channel` over a ZeroMQ socket; sleep on it with a ZmqWaiter."""
 
     def __init__(self, address: str, *, incoming: Codec[In], outgoing: Codec[Out], bind: bool) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -51,8 +47,10 @@ class ZmqChannel(Generic[In, Out]):
             except WireError:
                 self.malformed += 1
 
-    def fileno(self) -> int:
-        return int(self._socket.getsockopt(zmq.FD))
+    @property
+    def socket(self) -> "zmq.Socket[bytes]":
+        """For a ZmqWaiter."""
+        return self._socket
 
     def close(self) -> None:
         if not self._socket.closed:

@@ -18,7 +18,7 @@ class Codec(Generic[T]):
 
     def __init__(self, union: object, *, limit: int = DEFAULT_LIMIT) -> None:
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)  # type: ignore[arg-type]
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
         self._limit = limit
 
     def encode(self, message: T) -> bytes:

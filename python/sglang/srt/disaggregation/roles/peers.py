@@ -1,0 +1,160 @@
+"""The prefill engines of a decode engine: greeting, heartbeats, loss."""
+
+import logging
+from dataclasses import dataclass
+from enum import Enum
+
+from sglang.srt.core.layout import ShardLayout
+from sglang.srt.core.ports import KVMessenger, RemoteRegion
+from sglang.srt.disaggregation.roles.link import PeerLink
+from sglang.srt.disaggregation.roles.settings import RoleSettings
+from sglang.srt.messages.wire import (
+    WIRE_VERSION,
+    Heartbeat,
+    Hello,
+    HelloReply,
+    RegionDescriptor,
+    ToDecode,
+    ToPrefill,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class PeerState(Enum):
+    """Where a decode engine stands with one prefill engine."""
+
+    GREETING = "greeting"
+    """Hellos are sent until one is answered."""
+    USABLE = "usable"
+    REFUSED = "refused"
+    """It answered that the two do not fit; greeted again at a slow pace, as it may be restarted rightly."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """One prefill engine."""
+
+    name: str
+    state: PeerState = PeerState.GREETING
+    incarnation: int = 0
+    layout: ShardLayout | None = None
+    regions: tuple[RemoteRegion, ...] = ()
+    """What it was granted; empty while it holds no key."""
+    heard_at: float = float("-inf")
+    next_send: float = 0.0
+    refusal: str = ""
+    busy_until: float = 0.0
+    """It rejected an ask or did not answer one; others are asked until then."""
+    load: int = 0
+    """Tokens it has been asked for and has not delivered."""
+    sequence: int = 0
+    greeting: int = 0
+    """Grants so far."""
+
+    def status(self) -> str:
+        """One phrase for an error message."""
+        if self.state is PeerState.REFUSED:
+            return f"{self.name} does not fit ({self.refusal})"
+        if self.state is PeerState.GREETING:
+            return f"{self.name} does not answer"
+        return f"{self.name} is usable"
+
+
+class Peers:
+    """Greets every configured prefill engine and keeps the verdict current."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        *,
+        link: PeerLink[ToDecode, ToPrefill],
+        messenger: KVMessenger,
+        layout: ShardLayout,
+        incarnation: int,
+        settings: RoleSettings,
+    ) -> None:
+        self._peers = {name: Peer(name) for name in names}
+        self._link = link
+        self._messenger = messenger
+        self._layout = layout
+        self._incarnation = incarnation
+        self._settings = settings
+
+    def __getitem__(self, name: str) -> Peer:
+        return self._peers[name]
+
+    def all(self) -> list[Peer]:
+        """Every configured peer."""
+        return list(self._peers.values())
+
+    def usable(self, now: float) -> list[Peer]:
+        """Those that may be asked now, least loaded first."""
+        fit = [p for p in self._peers.values() if p.state is PeerState.USABLE and p.busy_until <= now]
+        return sorted(fit, key=lambda peer: peer.load)
+
+    def tick(self, now: float) -> list[Peer]:
+        """Send what is due; returns peers that have been silent for too long."""
+        silent = []
+        for peer in self._peers.values():
+            if peer.state is PeerState.USABLE and now - peer.heard_at > self._settings.lost_after_s:
+                silent.append(peer)
+            elif now >= peer.next_send:
+                self._send_due(peer, now)
+        return silent
+
+    def deadline(self) -> float:
+        """When tick() has something to do."""
+        return min((peer.next_send for peer in self._peers.values()), default=float("inf"))
+
+    def _send_due(self, peer: Peer, now: float) -> None:
+        peer.next_send = now + self._settings.heartbeat_s
+        if peer.state is PeerState.USABLE:
+            peer.sequence += 1
+            self._link.send(peer.name, Heartbeat(incarnation=self._incarnation, sequence=peer.sequence))
+        else:
+            self._greet(peer)
+
+    def _greet(self, peer: Peer) -> None:
+        if not peer.regions:
+            peer.regions = self._messenger.grant(peer.name)
+            peer.greeting += 1
+        self._link.send(
+            peer.name,
+            Hello(
+                version=WIRE_VERSION,
+                incarnation=self._incarnation,
+                greeting=peer.greeting,
+                layout=self._layout,
+                provider=self._messenger.provider,
+                fabric_address=self._messenger.address,
+                regions=tuple(
+                    RegionDescriptor(rank=r.rank, base=r.base, key=r.key, nbytes=r.nbytes) for r in peer.regions
+                ),
+            ),
+        )
+
+    def replied(self, peer: Peer, reply: HelloReply, now: float) -> None:
+        """An answer to a hello; one to a hello of the past says nothing about the key that the peer holds now."""
+        current = reply.peer_incarnation == self._incarnation and reply.greeting == peer.greeting and peer.regions
+        if not current or peer.state is PeerState.USABLE:
+            return
+        if reply.refusal:
+            if peer.refusal != reply.refusal:
+                LOG.error("prefill engine %s does not fit: %s", peer.name, reply.refusal)
+            peer.state, peer.refusal = PeerState.REFUSED, reply.refusal
+            self._take_key(peer)
+            return
+        LOG.info("prefill engine %s is usable", peer.name)
+        peer.state, peer.refusal = PeerState.USABLE, ""
+        peer.incarnation, peer.layout, peer.heard_at = reply.incarnation, reply.layout, now
+
+    def fence(self, peer: Peer, why: str) -> None:
+        """Take a peer's memory key away; when this returns, nothing of it can land. Greets it anew from now on."""
+        LOG.warning("prefill engine %s is lost: %s", peer.name, why)
+        self._take_key(peer)
+        peer.state, peer.load, peer.next_send = PeerState.GREETING, 0, 0.0
+
+    def _take_key(self, peer: Peer) -> None:
+        self._messenger.revoke(peer.name)
+        peer.regions = ()

@@ -1,0 +1,192 @@
+"""Composition of the HTTP process: socket, scheduler process, tokenizer, application; and its life from start to exit."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from sglang.srt.config.server import ServerConfig
+from sglang.srt.entrypoints.front import Front, Phase
+from sglang.srt.entrypoints.http_server import create_app
+from sglang.srt.entrypoints.scheduler_client import SchedulerClient
+from sglang.srt.entrypoints.scheduler_launch import SCHEDULER, SchedulerProcess, exit_code_of
+from sglang.srt.errors import CheckpointError, EngineError, RequestError
+from sglang.srt.managers.model_folder import read_model_folder
+from sglang.srt.managers.tokenizer import Tokenizer
+from sglang.srt.observability.logs import setup_logging
+from sglang.srt.observability.metrics import Metrics
+
+WARMUP_DEADLINE_S = 120.0
+STOP_PATIENCE_S = 5.0
+"""A drained scheduler only has to release its memory; one that does not is stuck."""
+BACKLOG = 2048
+
+_log = logging.getLogger("sglang.launch")
+
+
+def serve(config: ServerConfig, command: Sequence[str] = SCHEDULER) -> int:
+    """Runs an engine until it is told to stop or dies; returns the exit code. `command` starts the scheduler."""
+    role = "engine" if config.disagg_mode == "null" else config.disagg_mode
+    setup_logging(role, config.log_level, log_requests=config.log_requests)
+    if config.cpu_cores:
+        os.sched_setaffinity(0, config.cpu_cores)
+    try:
+        with _bind(config.host, config.port) as listener:
+            read_model_folder(Path(config.model_path))
+            return _serve_on(listener, config, command)
+    except OSError as error:
+        return _fail(f"--port: cannot listen on {config.host}:{config.port}: {error.strerror or error}")
+    except CheckpointError as error:
+        return _fail(str(error))
+
+
+def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[str]) -> int:
+    with tempfile.TemporaryDirectory(prefix="sglang-") as private:
+        address = f"ipc://{private}/scheduler.sock"
+        child = SchedulerProcess(config, address, command)
+        try:
+            tokenizer = Tokenizer.load(
+                config.model_path,
+                config.tokenizer_path,
+                chat_template=config.chat_template,
+                trust_remote_code=config.trust_remote_code,
+            )
+            process = HttpProcess(config, tokenizer, child)
+            return uvloop.run(process.run(listener, address))
+        finally:
+            child.stop(STOP_PATIENCE_S)
+
+
+class HttpProcess:
+    """One run of the server: everything that lives on its event loop."""
+
+    def __init__(self, config: ServerConfig, tokenizer: Tokenizer, child: SchedulerProcess) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._child = child
+        self._code = 0
+        self._signals = 0
+
+    async def run(self, listener: socket.socket, address: str) -> int:
+        """Serves on `listener` until a signal or the scheduler's death; returns the exit code."""
+        host, port = listener.getsockname()[:2]
+        metrics = Metrics(self._config.served_model_name, f"{host}:{port}")
+        self._client = SchedulerClient(
+            address, on_state=lambda state: metrics.take_snapshot(state.gauges, state.counters, state.samples)
+        )
+        self._client.start()
+        self._front = Front(self._config, self._tokenizer, self._client, metrics)
+        self._server = _Server(_uvicorn_config(self._front))
+        self._child.watch(self._child_ended)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._told_to_stop)
+        starting = asyncio.create_task(self._start(f"http://{host}:{port}"))
+        try:
+            await self._server.serve([listener])
+        finally:
+            starting.cancel()
+            self._client.close()
+        return self._code
+
+    async def _start(self, url: str) -> None:
+        """Waits for the scheduler and for a first token, then opens the doors."""
+        assert self._client.ready is not None
+        try:
+            self._front.ready = ready = await self._client.ready
+            if not self._config.skip_server_warmup and self._config.disagg_mode != "prefill":
+                await self._front.generate_one_token(WARMUP_DEADLINE_S)
+        except (EngineError, RequestError) as error:
+            if self._client.dead is None:
+                self._leave(f"warm-up failed: {error}", 1)
+            return
+        if self._front.phase is Phase.STARTING:
+            self._front.phase = Phase.READY
+        _log.info(
+            "ready at %s: model %s, context %d, KV pool %d tokens, page size %d",
+            url,
+            self._config.served_model_name,
+            ready.context_length,
+            ready.max_total_tokens,
+            ready.page_size,
+        )
+
+    def _child_ended(self, code: int) -> None:
+        if self._signals:
+            self._client.died("the server is stopping")
+            return
+        started = self._front.ready is not None
+        self._client.died("the engine died" if started else "the engine failed to start")
+        reason = "the engine died" if started else "the engine failed to start; its reason is above"
+        self._leave(f"{reason} (exit code {code})", exit_code_of(code))
+
+    def _leave(self, message: str, code: int) -> None:
+        _log.error("%s", message)
+        self._code = code
+        self._server.should_exit = True
+
+    def _told_to_stop(self) -> None:
+        """First signal: finish what runs. Second: at once."""
+        self._signals += 1
+        self._front.phase = Phase.DRAINING
+        self._server.should_exit = True
+        if self._signals == 1:
+            _log.info("stopping: %d outputs to finish", self._client.open_outputs)
+            if self._front.ready is None:
+                self._client.died("the server is stopping")
+            else:
+                self._client.shutdown(drain=True)
+        else:
+            self._code = 1
+            self._client.died("the server was stopped")
+            self._server.force_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers, which would exit with the signal's code."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals to HttpProcess."""
+        yield
+
+
+def _uvicorn_config(front: Front) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(front),
+        log_config=None,
+        access_log=front.config.log_requests,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        backlog=BACKLOG,
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises OSError where the address is taken or not this machine's."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Only listening makes a second server that was started at the same time fail too.
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"sglang launch-server: {message}\n")
+    return 1

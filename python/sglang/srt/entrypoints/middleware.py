@@ -1,0 +1,64 @@
+"""What every request passes before a route: the API key and the size limit. Plain ASGI: no cost per stream event."""
+
+import hmac
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sglang.srt.entrypoints.openai.errors import response_of
+from sglang.srt.errors import RequestError
+
+BODY_LIMIT = 32 << 20
+"""Bytes of a request body: a million token ids in JSON take 7 MB."""
+
+OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready", "/ping", "/metrics"})
+"""Probes and scrapers carry no key."""
+
+
+class ApiKey:
+    """Refuses requests without `Authorization: Bearer KEY`."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                error = RequestError("wrong or missing API key", status=401, kind="authentication_error")
+                await response_of(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses bodies over a limit, announced or not."""
+
+    def __init__(self, app: ASGIApp, limit: int = BODY_LIMIT) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._limit:
+            await response_of(self._too_large())(scope, receive, send)
+            return
+        seen = 0
+
+        async def limited() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, limited, send)
+
+    def _too_large(self) -> RequestError:
+        return RequestError(f"the body passes the limit of {self._limit} bytes", status=413)

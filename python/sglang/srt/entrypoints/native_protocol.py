@@ -1,0 +1,89 @@
+"""Bodies of SGLang's native routes."""
+
+from typing import Annotated, Any
+
+from pydantic import FailFast, Field
+
+from sglang.srt.entrypoints.sampling_fields import MAX_TOP_LOGPROBS, Body, SamplingFields, TokenIds, refuse
+
+MAX_BATCH = 1024
+
+_UNSUPPORTED_SAMPLING = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex")
+_UNSUPPORTED = (
+    "input_embeds",
+    "image_data",
+    "audio_data",
+    "video_data",
+    "lora_path",
+    "token_ids_logprob",
+    "session_params",
+)
+
+
+class NativeSampling(SamplingFields):
+    """`sampling_params` of /generate."""
+
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    min_new_tokens: int = Field(default=0, ge=0)
+    sampling_seed: int | None = None
+    json_schema: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    structural_tag: Any = None
+    stop_regex: Any = None
+
+    def check(self) -> None:
+        """Raises RequestError for what is not supported yet."""
+        refuse((name, value, ()) for name, value in self if name in _UNSUPPORTED_SAMPLING)
+
+
+class GenerateBody(Body):
+    """/generate: one prompt or a batch, as text or as token ids."""
+
+    text: str | Annotated[list[str], FailFast(), Field(max_length=MAX_BATCH)] | None = None
+    input_ids: TokenIds | Annotated[list[TokenIds], FailFast(), Field(max_length=MAX_BATCH)] | None = None
+    sampling_params: NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_BATCH)] | None = None
+    rid: str | None = Field(default=None, min_length=1, max_length=256)
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int | None = None
+    top_logprobs_num: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
+    return_text_in_logprobs: bool = False
+    priority: int = Field(default=0, ge=-(1 << 31), le=1 << 31)
+    input_embeds: Any = None
+    image_data: Any = None
+    audio_data: Any = None
+    video_data: Any = None
+    lora_path: Any = None
+    token_ids_logprob: Any = None
+    session_params: Any = None
+    return_hidden_states: bool = False
+
+    def check(self) -> None:
+        """Raises RequestError for what is not supported yet."""
+        refuse((name, value, ([],)) for name, value in self if name in _UNSUPPORTED)
+        refuse((("return_hidden_states", self.return_hidden_states, (False,)),))
+        if self.return_logprob:
+            refuse((("logprob_start_len", self.logprob_start_len, (-1,)),))
+
+
+class AbortBody(Body):
+    """/abort_request: one request by its id, or all of them."""
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+class TokenizeBody(Body):
+    """/tokenize: `prompt` (or `text`), one or several."""
+
+    prompt: str | list[str] | None = None
+    text: str | list[str] | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeBody(Body):
+    """/detokenize: `tokens`, one list or several."""
+
+    tokens: TokenIds | list[TokenIds]
+    skip_special_tokens: bool = True

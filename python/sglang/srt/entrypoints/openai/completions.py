@@ -1,0 +1,144 @@
+"""/v1/completions."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sglang.srt.entrypoints.front import Front
+from sglang.srt.entrypoints.generation import Chunk, Generation, Wanted
+from sglang.srt.entrypoints.http_tools import read_body, respond
+from sglang.srt.entrypoints.openai.logprobs import completion_logprobs
+from sglang.srt.entrypoints.openai.protocol import CompletionAnswer, CompletionBody, CompletionChoice, Usage
+from sglang.srt.entrypoints.openai.streaming import StreamWriter, reason_json
+from sglang.srt.entrypoints.openai.usage import usage_of
+from sglang.srt.entrypoints.openapi import body_schema
+from sglang.srt.errors import RequestError
+from sglang.srt.managers.tokenizer import fit
+
+DEFAULT_TOKENS = 16
+"""OpenAI's default of max_tokens for completions."""
+
+
+def completion_routes(front: Front) -> APIRouter:
+    """The route over `front`."""
+    router = APIRouter()
+
+    @router.post("/v1/completions", openapi_extra=body_schema(CompletionBody))
+    async def completions(request: Request) -> Response:
+        body = await read_body(request, CompletionBody)
+        front.check_model(body.model)
+        body.check()
+        texts, prompts = await _prompts(body, front)
+        wanted = [_wanted(body, ids, front) for ids in prompts]
+        generation = front.generate(wanted, body.rid, stream=bool(body.stream))
+        echo = [text for text in texts for _ in range(body.copies)] if body.echo else [""] * len(generation.outputs)
+        reply = _CompletionReply(body, front, generation, echo)
+        return await respond(request, generation, reply, stream=bool(body.stream))
+
+    return router
+
+
+async def _prompts(body: CompletionBody, front: Front) -> tuple[list[str], list[list[int]]]:
+    """The prompts as text (only where they are echoed) and as tokens."""
+    tokenizer = front.tokenizer
+    prompt = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if not prompt:
+        raise RequestError("prompt: the prompt is empty", param="prompt")
+    texts = [item for item in prompt if isinstance(item, str)]
+    if texts:
+        return texts, [await tokenizer.encode_off_loop(text) for text in texts]
+    lists = [item for item in prompt if isinstance(item, list)] or [[item for item in prompt if isinstance(item, int)]]
+    for ids in lists:
+        tokenizer.check_ids(ids, "prompt")
+    return [tokenizer.decode(ids) for ids in lists] if body.echo else [], lists
+
+
+def _wanted(body: CompletionBody, ids: list[int], front: Front) -> Wanted:
+    asked = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+    if asked == 0:
+        raise RequestError("max_tokens: must be at least 1", param="max_tokens")
+    # Only what the client asked for can be refused: a default is cut to what fits.
+    clip = body.max_tokens is None
+    room = fit(len(ids), asked, front.context, param="prompt", asked_param="max_tokens", clip=clip)
+    sampling = body.sampling(
+        front.tokenizer,
+        max_new_tokens=room,
+        min_new_tokens=body.min_tokens,
+        seed=body.seed,
+        top_logprobs=body.logprobs,
+    )
+    return Wanted(tuple(ids), sampling, body.rules(body.min_tokens), body.copies, body.priority)
+
+
+class _CompletionReply:
+    """Shows a generation as completions."""
+
+    def __init__(self, body: CompletionBody, front: Front, generation: Generation, echo: list[str]) -> None:
+        self._body = body
+        self._front = front
+        self._generation = generation
+        self._echo = echo
+        self._offsets = [0] * len(echo)
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._model = front.config.served_model_name
+
+    async def whole(self) -> bytes:
+        chunks = await self._generation.collect()
+        answer = CompletionAnswer(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=[self._choice(chunk) for chunk in chunks],
+            usage=self._usage(),
+        )
+        return answer.model_dump_json().encode()
+
+    def events(self, first: list[Chunk]) -> AsyncGenerator[bytes, None]:
+        writer = StreamWriter(
+            answer_id=self._id,
+            kind="text_completion",
+            created=self._created,
+            model=self._model,
+            options=self._body.stream_options,
+            usage=self._usage,
+        )
+        return writer.events(self._generation, first, self._parts)
+
+    def _choice(self, chunk: Chunk) -> CompletionChoice:
+        logprobs = None
+        if self._body.logprobs is not None:
+            logprobs = completion_logprobs(chunk, self._front.tokenizer, 0, top=self._body.logprobs > 0)
+        return CompletionChoice(
+            index=chunk.index,
+            text=self._echo[chunk.index] + chunk.text,
+            logprobs=logprobs,
+            finish_reason=chunk.finish.reason if chunk.finish else None,
+            matched_stop=chunk.finish.matched if chunk.finish else None,
+        )
+
+    def _parts(self, chunk: Chunk, begins: bool) -> list[bytes]:
+        text = self._echo[chunk.index] + chunk.text if begins else chunk.text
+        logprobs = b"null"
+        if self._body.logprobs is not None and chunk.token_ids:
+            logprobs = self._logprobs(chunk)
+        if not text and logprobs == b"null" and chunk.finish is None:
+            return []  # the stop string or character that the text waits for may still come
+        head = b'{"index":%d,"text":' % chunk.index
+        return [head + orjson.dumps(text) + b',"logprobs":' + logprobs + reason_json(chunk)]
+
+    def _logprobs(self, chunk: Chunk) -> bytes:
+        offset = self._offsets[chunk.index]
+        shown = completion_logprobs(chunk, self._front.tokenizer, offset, top=bool(self._body.logprobs))
+        self._offsets[chunk.index] = offset + sum(map(len, shown.tokens))
+        return shown.model_dump_json().encode()
+
+    def _usage(self) -> Usage:
+        return usage_of(
+            self._generation.outputs, self._body.copies, report_cached=self._front.config.enable_cache_report
+        )

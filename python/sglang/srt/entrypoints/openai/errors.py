@@ -1,0 +1,51 @@
+"""Every error that leaves the server has OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+import math
+
+import orjson
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from sglang.srt.entrypoints.scheduler_client import Unavailable
+from sglang.srt.errors import RequestError
+from sglang.srt.managers.tokenizer import ContextLengthError
+
+_CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+def error_body(
+    message: str, *, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None
+) -> bytes:
+    """The JSON of an error."""
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def body_of(error: RequestError) -> bytes:
+    """The JSON of a request's error."""
+    code = _CODES.get(error.status)
+    if isinstance(error, ContextLengthError):
+        code = "context_length_exceeded"
+    elif error.status == 404 and error.param == "model":
+        code = "model_not_found"
+    return error_body(str(error), kind=error.kind, param=error.param, code=code)
+
+
+def response_of(error: RequestError) -> Response:
+    """The HTTP response of a request's error."""
+    headers = {}
+    if isinstance(error, Unavailable) and error.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+    return Response(body_of(error), error.status, headers, media_type="application/json")
+
+
+def from_validation(error: ValidationError) -> RequestError:
+    """Pydantic's findings -> one 400 that names the first offending field."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return RequestError(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
+    path = [str(part) for part in first["loc"]]
+    if not path:
+        return RequestError(f"the body must be a JSON object: {first['msg']}")
+    # Within a union, pydantic appends the alternative that it tried: noise for the client.
+    shown = [part for part in path if part.replace("_", "").isalnum()]
+    return RequestError(f"{'.'.join(shown)}: {first['msg']}", param=path[0])

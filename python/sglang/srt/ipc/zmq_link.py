@@ -1,0 +1,152 @@
+"""The control plane between engines over ZeroMQ: a prefill engine listens (ROUTER), a decode engine dials (DEALER each)."""
+
+import re
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import zmq
+
+from sglang.srt.errors import ConfigError, WireError
+from sglang.srt.messages.codec import Codec
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+NAME = re.compile(rb"[A-Za-z0-9_.:@/\[\]-]{1,128}")
+"""What an engine id may look like; anything else on the wire is dropped."""
+
+QUEUE = 1024
+"""Control messages a peer; a stuck peer loses messages, which its heartbeats and deadlines make good."""
+
+CONTROL_LIMIT = 8 << 20
+"""Bytes a control frame: a prompt of 1M tokens and its pages."""
+
+BURST = 4096
+"""Frames taken in one poll at most, so that a flood cannot hold the scheduler's loop."""
+
+
+def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket[bytes]":
+    socket = context.socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDHWM, QUEUE),
+        (zmq.RCVHWM, QUEUE),
+        (zmq.MAXMSGSIZE, CONTROL_LIMIT),
+        (zmq.HANDSHAKE_IVL, 2000),
+    ):
+        socket.setsockopt(option, value)
+    return socket
+
+
+class ListenLink(Generic[In, Out]):
+    """The listening end; peers are known by the ZeroMQ identity that they set."""
+
+    def __init__(self, address: str, *, incoming: Codec[In], outgoing: Codec[Out]) -> None:
+        """Raises ConfigError where the address cannot be bound."""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = _socket(self._context, zmq.ROUTER)
+        # A restarted engine dials under its old name while the dead connection still exists.
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        # Without this, a message for a peer that is gone would be dropped in silence.
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConfigError(f"cannot listen on {address}: {error.strerror} (--disagg-bootstrap-port)") from error
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self.malformed = 0
+
+    def send(self, peer: str, message: Out) -> bool:
+        try:
+            self.socket.send_multipart([peer.encode(), self._outgoing.encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def poll(self) -> list[tuple[str, In]]:
+        messages: list[tuple[str, In]] = []
+        for _ in range(BURST):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            message = self._decode(frames)
+            if message is None:
+                self.malformed += 1
+            else:
+                messages.append(message)
+        return messages
+
+    def _decode(self, frames: list[bytes]) -> tuple[str, In] | None:
+        if len(frames) != 2 or not NAME.fullmatch(frames[0]):
+            return None
+        try:
+            return frames[0].decode("ascii"), self._incoming.decode(frames[1])
+        except WireError:
+            return None
+
+    def close(self) -> None:
+        if not self.socket.closed:
+            self.socket.close()
+            self._context.term()
+
+
+class DialLink(Generic[In, Out]):
+    """The dialling end; a peer's name is the host:port that was dialled. ZeroMQ reconnects by itself."""
+
+    def __init__(
+        self, addresses: Mapping[str, str], *, identity: str, incoming: Codec[In], outgoing: Codec[Out]
+    ) -> None:
+        """`addresses`: peer name -> ZeroMQ address. Raises ConfigError for an address that cannot be dialled."""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self.malformed = 0
+        for name, address in addresses.items():
+            socket = _socket(self._context, zmq.DEALER)
+            socket.setsockopt(zmq.IDENTITY, identity.encode())
+            # Queue for live connections only: an ask must not wait for an engine's next life.
+            socket.setsockopt(zmq.IMMEDIATE, 1)
+            socket.setsockopt(zmq.RECONNECT_IVL, 100)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            self._sockets[name] = socket
+            try:
+                socket.connect(address)
+            except zmq.ZMQError as error:
+                self.close()
+                raise ConfigError(f"--disagg-prefill {name}: {error.strerror}") from error
+
+    @property
+    def sockets(self) -> list["zmq.Socket[bytes]"]:
+        """For a ZmqWaiter."""
+        return list(self._sockets.values())
+
+    def send(self, peer: str, message: Out) -> bool:
+        try:
+            self._sockets[peer].send(self._outgoing.encode(message), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def poll(self) -> list[tuple[str, In]]:
+        messages: list[tuple[str, In]] = []
+        for name, socket in self._sockets.items():
+            for _ in range(BURST):
+                try:
+                    frames = socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                try:
+                    messages.append((name, self._incoming.decode(b"".join(frames[-1:]))))
+                except WireError:
+                    self.malformed += 1
+        return messages
+
+    def close(self) -> None:
+        if not self._context.closed:
+            for socket in self._sockets.values():
+                socket.close()
+            self._context.term()

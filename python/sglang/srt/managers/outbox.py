@@ -1,0 +1,51 @@
+"""Collects what one turn of the loop has to tell the frontend."""
+
+from sglang.srt.managers.request import Request
+from sglang.srt.messages.frontend import Outputs, Refused, TokenOut, ToFrontend
+
+
+class Outbox:
+    """Tokens of many requests leave in one message a turn."""
+
+    def __init__(self, stream_interval: int) -> None:
+        self._interval = stream_interval
+        self._dirty: dict[Request, None] = {}
+        self._refused: list[Refused] = []
+
+    def touch(self, request: Request) -> None:
+        """The request has new tokens or has ended."""
+        self._dirty[request] = None
+
+    def refuse(self, refused: Refused) -> None:
+        """Queue a refusal."""
+        self._refused.append(refused)
+
+    def take(self) -> list[ToFrontend]:
+        """Everything due; tokens short of the stream interval stay until more come, the first token never waits."""
+        due = [request for request in self._dirty if self._due(request)]
+        messages: list[ToFrontend] = list(self._refused)
+        self._refused.clear()
+        for request in due:
+            del self._dirty[request]
+        if due:
+            messages.append(Outputs(items=tuple(_token_out(request) for request in due)))
+        return messages
+
+    def _due(self, request: Request) -> bool:
+        first = len(request.unsent) == request.generated
+        return request.ended or first or len(request.unsent) >= self._interval
+
+
+def _token_out(request: Request) -> TokenOut:
+    fresh = tuple(request.unsent)
+    request.unsent.clear()
+    wants = request.sampling.logprobs
+    return TokenOut(
+        rid=request.rid,
+        token_ids=tuple(token for token, _, _ in fresh),
+        logprobs=tuple(logprob for _, logprob, _ in fresh if logprob is not None) if wants else (),
+        top_logprobs=tuple(top for _, _, top in fresh) if wants and request.sampling.top_logprobs else (),
+        finish_reason=request.finish_reason,
+        matched_stop=request.matched_stop,
+        cached_tokens=max(0, request.cached_tokens),
+    )

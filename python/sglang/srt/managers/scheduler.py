@@ -1,0 +1,302 @@
+"""The only loop of an engine: it decides, a worker computes, a role says where KV comes from and goes to.
+
+One turn: hear the frontend, hear the role's peers, take finished steps, admit, plan at most `depth` steps ahead, answer.
+Nothing in it blocks; it sleeps in the waiter alone.
+"""
+
+import logging
+from collections import deque
+
+from sglang.srt.core.clock import Clock
+from sglang.srt.core.ports import Waiter, Worker
+from sglang.srt.core.states import RequestEvent, RequestState
+from sglang.srt.core.step import StepResult
+from sglang.srt.ipc.channel import Channel
+from sglang.srt.managers.admission import reserve, reuse_limit
+from sglang.srt.managers.finish import accept
+from sglang.srt.managers.intake import Intake
+from sglang.srt.managers.limits import Limits
+from sglang.srt.managers.outbox import Outbox
+from sglang.srt.managers.planner import Draft, Planner, Ticket
+from sglang.srt.managers.queue import WaitingQueue
+from sglang.srt.managers.request import Request
+from sglang.srt.managers.role import Role, Route
+from sglang.srt.managers.rows import Rows
+from sglang.srt.managers.tally import Tally
+from sglang.srt.mem_cache.cache_manager import CacheManager
+from sglang.srt.messages.frontend import Refused, ToFrontend, ToScheduler
+
+LOG = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 1.0
+"""Longest sleep. Nothing depends on it: every source of work wakes the waiter."""
+
+
+class Scheduler:
+    """Owns every request, page and row of one engine replica. Implements `Desk` for its role."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        cache: CacheManager,
+        worker: Worker,
+        role: Role,
+        channel: Channel[ToScheduler, ToFrontend],
+        waiter: Waiter,
+        clock: Clock,
+        seed: int = 0,
+    ) -> None:
+        self.cache = cache
+        self.limits = limits
+        self.role = role
+        self.queue = WaitingQueue(limits.policy)
+        self.requests: dict[str, Request] = {}
+        """Requests that the client still waits for, by rid."""
+        self.admitted: list[Request] = []
+        """Requests that hold pages, oldest admission first."""
+        self.tally = Tally()
+        self._worker = worker
+        self._channel = channel
+        self._waiter = waiter
+        self._clock = clock
+        self._rows = Rows(limits.max_running)
+        self._planner = Planner(cache, self._rows, limits, role)
+        self._outbox = Outbox(limits.stream_interval)
+        self._intake = Intake(self, channel, seed)
+        self._tickets: deque[Ticket] = deque()
+        self._steps = 0
+        role.attach(self)
+
+    # --- the loop ---
+
+    def run(self) -> None:
+        """Turn until a Shutdown has been obeyed. EngineError from the worker ends the loop."""
+        while not self._intake.over:
+            self.turn()
+            if not self._intake.over:
+                self._waiter.wait(self._patience())
+
+    def turn(self) -> None:
+        """One turn of the loop, without sleeping."""
+        for message in self._channel.poll():
+            self._intake.hear(message)
+        self.role.poll()
+        for result in self._worker.poll():
+            self._take(result)
+        while len(self._tickets) < self.limits.depth and self._step():
+            pass
+        for answer in self._outbox.take():
+            self._channel.send(answer)
+        if self.limits.check_invariants:
+            self.cache.check()
+
+    def _patience(self) -> float:
+        now = self._clock.now()
+        due = min(self.role.deadline(), self.queue.next_due(now))
+        return min(IDLE_WAIT_S, max(0.0, due - now))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued, held or running."""
+        return not (self.requests or self.admitted or self._tickets)
+
+    # --- planning ---
+
+    def _step(self) -> bool:
+        draft = Draft()
+        for request in self.admitted:
+            if request.state is RequestState.PREFILLING and request.planned < len(request.tokens):
+                self._planner.chunk(draft, request)
+        self._admit(draft)
+        if not draft.rows or self.limits.mixed:
+            for victim in self._planner.decode(draft, self.admitted):
+                self.tally.retractions += 1
+                self.settle(victim)
+        if not draft.rows:
+            return False
+        self._submit(draft)
+        return True
+
+    def _submit(self, draft: Draft) -> None:
+        plan, ticket = self._planner.finish(draft, self._steps)
+        base = self._steps * self.limits.layers
+        for request, row in ticket.rows:
+            self.role.planned(request, row, base, ticket.step_id)
+        self._steps += 1
+        self._tickets.append(ticket)
+        self._worker.submit(plan)
+        self.tally.step(len(ticket.rows), ticket.prompt_tokens)
+
+    def _admit(self, draft: Draft) -> None:
+        """Give pages to waiting requests, in order, until one does not fit."""
+        prefilling = sum(len(r.tokens) - r.planned for r in self.admitted if r.state is RequestState.PREFILLING)
+        for request, leader_done in self.queue.due(self.now(), self.cache):
+            if not self._rows.free:
+                return
+            if prefilling and prefilling + len(request.tokens) > self.limits.max_prefill:
+                return
+            lease = self.cache.open(request.tokens, reuse_limit(request, self.role.samples))
+            route = self.role.route(request, lease.cached_tokens, leader_done)
+            if route in (Route.WAIT, Route.REFUSED):
+                self.cache.release(lease)
+                continue
+            if not reserve(self.cache, self.limits, request, lease, len(request.tokens), self.admitted):
+                self.cache.release(lease)
+                return
+            request.lease = lease
+            self._hold(request)
+            if route is Route.REMOTE:
+                request.on(RequestEvent.ADMIT_REMOTE)
+                self.role.launch(request)
+                continue
+            self._start_local(draft, request)
+            prefilling += len(request.tokens) - request.planned
+
+    def _hold(self, request: Request) -> None:
+        assert request.lease is not None
+        self.queue.remove(request)
+        self.queue.lead(request)
+        self._rows.take(request)
+        self.admitted.append(request)
+        request.planned = request.computed = request.lease.cached_tokens
+        if request.cached_tokens < 0:
+            request.cached_tokens = request.lease.cached_tokens
+
+    def _start_local(self, draft: Draft, request: Request) -> None:
+        request.on(RequestEvent.ADMIT_LOCAL)
+        self.role.admitted(request)
+        if request.planned == len(request.tokens):
+            self.role.prefilled(request)
+        else:
+            self._planner.chunk(draft, request)
+
+    # --- results ---
+
+    def _take(self, result: StepResult) -> None:
+        ticket = self._tickets.popleft()
+        assert ticket.step_id == result.step_id
+        self.role.stepped(result)
+        self.tally.took(result)
+        sampled = iter(result.sampled)
+        for request, row in ticket.rows:
+            request.pending -= 1
+            request.computed = max(request.computed, row.start + row.length)
+            if row.sample:
+                request.unsampled -= 1
+                token = next(sampled)
+                if not request.ended:
+                    accept(request, token)
+                    self._accepted(request)
+            self._progressed(request, row.length)
+
+    def _accepted(self, request: Request) -> None:
+        self.tally.generated_tokens += 1
+        if request.first_token_at is None:
+            request.first_token_at = self.now()
+        self._outbox.touch(request)
+        if request.ended:
+            self._end(request)
+
+    def _progressed(self, request: Request, length: int) -> None:
+        if request.lease is not None and length > 1 and not request.lease.released:
+            self.cache.commit(request.lease, request.tokens[: request.computed])
+        if request.state is RequestState.PREFILLING and request.computed == len(request.tokens):
+            self.role.prefilled(request)
+        self.settle(request)
+
+    # --- Desk ---
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def enqueue(self, request: Request) -> None:
+        self.requests[request.rid] = request
+        self.queue.add(request)
+
+    def arrived(self, request: Request) -> None:
+        request.on(RequestEvent.ARRIVED)
+        request.planned = request.computed = len(request.tokens) - 1
+        assert request.lease is not None
+        self.cache.commit(request.lease, request.tokens[: request.computed])
+
+    def returned(self, request: Request, not_before: float) -> None:
+        request.on(RequestEvent.RETURNED)
+        request.not_before = not_before
+        self._let_go(request)
+        self.queue.push_front(request)
+
+    def refuse(self, request: Request, message: str, *, status: int = 503, retry_after_s: float | None = None) -> None:
+        kind = "service_unavailable" if status == 503 else "invalid_request_error"
+        self._outbox.refuse(
+            Refused(rid=request.rid, status=status, kind=kind, message=message, retry_after_s=retry_after_s)
+        )
+        request.finish_reason = "refused"
+        self._end(request)
+
+    def end(self, request: Request, reason: str) -> None:
+        request.finish_reason = reason
+        if self.role.samples:
+            self._outbox.touch(request)
+        self._end(request)
+
+    def settle(self, request: Request) -> None:
+        if request.pending or self.role.holds(request):
+            return
+        if request.state is RequestState.DRAINING:
+            request.on(RequestEvent.QUIET)
+            self._let_go(request)
+            self.role.released(request)
+        elif request.state is RequestState.RETRACTING:
+            request.on(RequestEvent.QUIET)
+            self._let_go(request)
+            self.queue.push_front(request)
+
+    # --- ends ---
+
+    def _end(self, request: Request) -> None:
+        if request.state is RequestState.WAITING:
+            self.queue.remove(request)
+        request.on(RequestEvent.END)
+        self.requests.pop(request.rid, None)
+        self.tally.finished(request)
+        self.role.ended(request)
+        self.queue.over(request)
+        self.settle(request)
+
+    def _let_go(self, request: Request) -> None:
+        """Return row and pages; what is computed stays cached."""
+        self.admitted.remove(request)
+        self._rows.give(request)
+        if request.lease is not None:
+            self.cache.commit(request.lease, request.tokens[: request.computed])
+            self.cache.release(request.lease)
+            request.lease = None
+        request.planned = request.computed = 0
+
+    # --- state ---
+
+    def gauges(self) -> dict[str, float]:
+        """Instantaneous numbers, by metric name."""
+        running = sum(r.state is RequestState.RUNNING for r in self.admitted)
+        held, pages = self.cache.held, self.cache.num_pages
+        return {
+            "num_running_reqs": running,
+            "num_queue_reqs": len(self.queue),
+            "num_admitted_reqs": len(self.admitted),
+            "num_used_tokens": held * self.cache.page_size,
+            "max_total_num_tokens": pages * self.cache.page_size,
+            "token_usage": held / pages,
+            "num_steps_in_flight": len(self._tickets),
+            **self.tally.gauges(self.now()),
+            **self.role.gauges(),
+        }
+
+    def flush(self) -> int:
+        """Drop every cached page that no request holds."""
+        return self.cache.flush()
+
+    def close(self) -> None:
+        """Leave peers and stop the worker."""
+        self.role.close()
+        self._worker.close()
