@@ -58,15 +58,6 @@ def gone(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
     return all(process.status() == psutil.STATUS_ZOMBIE for process in alive)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts clusters, and ends what a failed test leaves."""
@@ -84,9 +75,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         cluster.process.wait()
 
 
-def write_recipe(folder: Path, router: bool = False, model: str = "m") -> tuple[Path, list[int]]:
-    """1 prefill and 2 decode engines on free ports: [prefill, bootstrap, decode, decode, router, metrics]."""
-    ports = free_ports(6)
+def write_recipe(folder: Path, ports: list[int], router: bool = False, model: str = "m") -> Path:
+    """1 prefill and 2 decode engines on [prefill, bootstrap, decode, decode, router, metrics of the router]."""
     content: dict[str, object] = {
         "defaults": {"model-path": model},
         "prefill": [{"port": ports[0], "disagg-bootstrap-port": ports[1]}],
@@ -96,17 +86,22 @@ def write_recipe(folder: Path, router: bool = False, model: str = "m") -> tuple[
         content["router"] = {"port": ports[4], "prometheus-port": ports[5]}
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(content))
-    return path, ports
+    return path
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, free_ports: list[int]) -> Path:
+    """A recipe without a balancer."""
+    return write_recipe(tmp_path, free_ports)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_everything(tmp_path: Path, start: Start, number: signal.Signals) -> None:
-    recipe, ports = write_recipe(tmp_path)
+def test_a_signal_ends_everything(recipe: Path, free_ports: list[int], start: Start, number: signal.Signals) -> None:
     cluster = start(recipe, "--", "decode-1:--helper", "prefill-0:--ready-after=0.3")
     cluster.wait_for("Ready at")
-    assert httpx.get(f"http://127.0.0.1:{ports[2]}/health").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{free_ports[2]}/health").status_code == 200
     assert re.search(r"prefill-0 \| ready after", cluster.log)
-    assert re.search(rf"decode-1  \| listening on {ports[3]}", cluster.log)
+    assert re.search(rf"decode-1  \| listening on {free_ports[3]}", cluster.log)
     family = cluster.family()
     assert len(family) == 4  # three engines and the helper of one
     cluster.process.send_signal(number)
@@ -114,16 +109,16 @@ def test_a_signal_ends_everything(tmp_path: Path, start: Start, number: signal.S
     assert gone(family, 1.0)
 
 
-def test_the_balancer_spreads_requests_over_decode_engines(tmp_path: Path, start: Start) -> None:
+def test_the_balancer_spreads_requests_over_decode_engines(tmp_path: Path, free_ports: list[int], start: Start) -> None:
     pytest.importorskip("sglang_router")
     # the balancer loads the tokenizer of the model that engines name: a folder here, so that it asks no network
     Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
-    recipe, ports = write_recipe(tmp_path, router=True, model=str(tmp_path))
+    recipe = write_recipe(tmp_path, free_ports, router=True, model=str(tmp_path))
     cluster = start(recipe, "--", *(f"{name}:--access-log" for name in ("prefill-0", "decode-0", "decode-1")))
-    cluster.wait_for(f"Ready at http://127.0.0.1:{ports[4]}")
+    cluster.wait_for(f"Ready at http://127.0.0.1:{free_ports[4]}")
     body = {"text": "a b", "sampling_params": {"max_new_tokens": 3}}
     for _ in range(4):
-        answer = httpx.post(f"http://127.0.0.1:{ports[4]}/generate", json=body)
+        answer = httpx.post(f"http://127.0.0.1:{free_ports[4]}/generate", json=body)
         assert answer.json()["meta_info"]["completion_tokens"] == 3
     family = cluster.family()
     assert len(family) == 4
@@ -134,8 +129,7 @@ def test_the_balancer_spreads_requests_over_decode_engines(tmp_path: Path, start
         assert len(re.findall(rf"{engine} \| POST /generate", cluster.log)) == count
 
 
-def test_the_first_death_is_named_with_the_end_of_its_log(tmp_path: Path, start: Start) -> None:
-    recipe, _ = write_recipe(tmp_path)
+def test_the_first_death_is_named_with_the_end_of_its_log(recipe: Path, start: Start) -> None:
     cluster = start(recipe, "--", "decode-1:--die-after=1.5")
     cluster.wait_for("Ready at")
     family = cluster.family()
@@ -145,16 +139,14 @@ def test_the_first_death_is_named_with_the_end_of_its_log(tmp_path: Path, start:
     assert gone(family, 1.0)
 
 
-def test_a_death_before_readiness_is_named_too(tmp_path: Path, start: Start) -> None:
-    recipe, _ = write_recipe(tmp_path)
+def test_a_death_before_readiness_is_named_too(recipe: Path, start: Start) -> None:
     cluster = start(recipe, "--", "prefill-0:--ready-after=60", "decode-0:--die-after=0.2")
     assert cluster.process.wait(15) == 1
     assert "decode-0 exited with code 7" in cluster.log
     assert "Ready at" not in cluster.log
 
 
-def test_a_killed_engine_is_told_by_its_signal(tmp_path: Path, start: Start) -> None:
-    recipe, _ = write_recipe(tmp_path)
+def test_a_killed_engine_is_told_by_its_signal(recipe: Path, start: Start) -> None:
     cluster = start(recipe)
     cluster.wait_for("Ready at")
     next(p for p in cluster.family() if "prefill" in p.cmdline()).kill()
@@ -162,15 +154,13 @@ def test_a_killed_engine_is_told_by_its_signal(tmp_path: Path, start: Start) -> 
     assert "prefill-0 was ended by SIGKILL" in cluster.log
 
 
-def test_one_that_never_gets_ready_is_named(tmp_path: Path, start: Start) -> None:
-    recipe, _ = write_recipe(tmp_path)
+def test_one_that_never_gets_ready_is_named(recipe: Path, start: Start) -> None:
     cluster = start(recipe, "--ready-timeout", "1", "--", "decode-0:--ready-after=60")
     assert cluster.process.wait(15) == 1
     assert "launch_cluster: decode-0: not ready after 1 s" in cluster.log
 
 
-def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, start: Start) -> None:
-    recipe, _ = write_recipe(tmp_path)
+def test_one_that_ignores_sigterm_is_killed(recipe: Path, start: Start) -> None:
     cluster = start(recipe, "--grace", "0.5", "--", "decode-0:--stubborn", "prefill-0:--stubborn")
     cluster.wait_for("Ready at")
     family = cluster.family()
@@ -179,8 +169,7 @@ def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, start: Start) -> Non
     assert gone(family, 1.0)
 
 
-def test_a_second_ctrl_c_does_not_wait(tmp_path: Path, start: Start) -> None:
-    recipe, _ = write_recipe(tmp_path)
+def test_a_second_ctrl_c_does_not_wait(recipe: Path, start: Start) -> None:
     cluster = start(recipe, "--grace", "60", "--", "decode-0:--stubborn", "prefill-0:--stubborn")
     cluster.wait_for("Ready at")
     family = cluster.family()
@@ -192,8 +181,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path, start: Start) -> None:
     assert gone(family, 1.0)
 
 
-def test_engines_do_not_outlive_a_killed_launcher(tmp_path: Path, start: Start) -> None:
-    recipe, _ = write_recipe(tmp_path)
+def test_engines_do_not_outlive_a_killed_launcher(recipe: Path, start: Start) -> None:
     cluster = start(recipe)
     cluster.wait_for("Ready at")
     family = cluster.family()
@@ -202,10 +190,9 @@ def test_engines_do_not_outlive_a_killed_launcher(tmp_path: Path, start: Start) 
     assert gone(family)
 
 
-def test_a_port_in_use_is_one_clear_line(tmp_path: Path, start: Start) -> None:
-    recipe, ports = write_recipe(tmp_path)
-    with socket.create_server(("127.0.0.1", ports[3])):
+def test_a_port_in_use_is_one_clear_line(recipe: Path, free_ports: list[int], start: Start) -> None:
+    with socket.create_server(("127.0.0.1", free_ports[3])):
         cluster = start(recipe)
         assert cluster.process.wait(15) == 2
-    message = f"launch_cluster: decode-1 cannot listen on 127.0.0.1:{ports[3]} (Address already in use)"
+    message = f"launch_cluster: decode-1 cannot listen on 127.0.0.1:{free_ports[3]} (Address already in use)"
     assert [line for line in cluster.log.splitlines() if line.startswith(message)] == cluster.log.splitlines()

@@ -127,7 +127,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.flushed += 1
             self.reply("Cache flushed.", content_type="text/plain")
             return
-        if status := body.get("fake", {}).get("status"):
+        refuse = 503 if self.server.options.refuse_native and self.path == "/generate" else 0
+        if status := body.get("fake", {}).get("status", refuse):
             self.reply({"error": {"message": "the fake engine refuses", "type": "fake"}}, status)
             return
         self.server.requests.append(body)
@@ -185,6 +186,7 @@ class FakeServer(ThreadingHTTPServer):
         return (
             "# TYPE sglang:kv_transfer_bytes_total counter\n"
             f'sglang:kv_transfer_bytes_total{{model_name="fake"}} {count * 1e6}\n'
+            f"sglang:kv_bytes_made_in_forward_total {count * 1e6}\n"
             f'sglang:kv_bytes_posted_in_forward_total{{model_name="fake"}} {count * 0.95e6}\n'
             f"sglang:kv_transfer_latency_ms_sum {count * 2.0}\n"
             f"sglang:kv_transfer_latency_ms_count {count}\n"
@@ -202,6 +204,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--die-after", type=float, default=0.0, help="exit with code 7 after so many seconds")
     parser.add_argument("--helper", action="store_true", help="start a child of its own that sleeps")
     parser.add_argument("--stubborn", action="store_true", help="ignore SIGTERM")
+    parser.add_argument("--refuse-native", action="store_true", help="answer /generate with 503")
     parser.add_argument("--access-log", action="store_true")
     return parser.parse_known_args()[0]
 

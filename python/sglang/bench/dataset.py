@@ -41,6 +41,8 @@ class DatasetOptions:
     random_input_len: int = 1024
     random_output_len: int = 1024
     random_range_ratio: float = 0.0
+    random_output_range_ratio: float | None = None
+    """None: random_range_ratio."""
     sharegpt_output_len: int | None = None
     gsp_num_groups: int = 64
     gsp_prompts_per_group: int = 16
@@ -96,9 +98,12 @@ def random_ids(options: DatasetOptions, tokenizer: BenchTokenizer) -> list[Promp
 
 
 def _random_sizes(options: DatasetOptions, rng: np.random.Generator) -> list[tuple[int, int]]:
-    ratio, count = options.random_range_ratio, options.num_prompts
-    inputs = random_lengths(rng, options.random_input_len, ratio, count)
-    return list(zip(inputs, random_lengths(rng, options.random_output_len, ratio, count), strict=True))
+    ratio, output_ratio = options.random_range_ratio, options.random_output_range_ratio
+    inputs = random_lengths(rng, options.random_input_len, ratio, options.num_prompts)
+    output_ratio = ratio if output_ratio is None else output_ratio
+    return list(
+        zip(inputs, random_lengths(rng, options.random_output_len, output_ratio, options.num_prompts), strict=True)
+    )
 
 
 def shared_prefixes(options: DatasetOptions, tokenizer: BenchTokenizer) -> list[Prompt]:

@@ -11,6 +11,7 @@ from sglang.srt.errors import EngineError
 
 PREFIX = "sglang:"
 MOVED = "kv_transfer_bytes_total"
+MADE = "kv_bytes_made_in_forward_total"
 POSTED_EARLY = "kv_bytes_posted_in_forward_total"
 LATENCY_SUM = "kv_transfer_latency_ms_sum"
 LATENCY_COUNT = "kv_transfer_latency_ms_count"
@@ -21,8 +22,10 @@ class KVReport:
     """KV that was moved between prefill and decode engines."""
 
     bytes_moved: float
+    bytes_made_in_forward: float
+    """Of these, bytes that a forward pass made for the transfer; the others were cached already."""
     bytes_posted_in_forward: float
-    """Of these, bytes whose write was posted before the forward pass that made them had ended."""
+    """Of those, bytes whose write was posted before their forward pass had ended."""
     transfers: float
     transfer_seconds: float
     """Sum over the transfers, of the time from asking to arrival."""
@@ -39,8 +42,8 @@ class KVReport:
 
     @property
     def early_share(self) -> float:
-        """Share of the bytes posted before their forward had ended; 0 without a transfer."""
-        return self.bytes_posted_in_forward / self.bytes_moved if self.bytes_moved else 0.0
+        """Share of the bytes made in a forward that were posted before it had ended; 0 where none was made."""
+        return self.bytes_posted_in_forward / self.bytes_made_in_forward if self.bytes_made_in_forward else 0.0
 
 
 async def read_metrics(http: httpx.AsyncClient, urls: Iterable[str]) -> dict[str, float]:
@@ -68,4 +71,10 @@ def kv_report(before: Mapping[str, float], after: Mapping[str, float]) -> KVRepo
     def grown(name: str) -> float:
         return after.get(name, 0.0) - before.get(name, 0.0)
 
-    return KVReport(grown(MOVED), grown(POSTED_EARLY), grown(LATENCY_COUNT), grown(LATENCY_SUM) / 1e3)
+    return KVReport(
+        bytes_moved=grown(MOVED),
+        bytes_made_in_forward=grown(MADE),
+        bytes_posted_in_forward=grown(POSTED_EARLY),
+        transfers=grown(LATENCY_COUNT),
+        transfer_seconds=grown(LATENCY_SUM) / 1e3,
+    )

@@ -80,6 +80,7 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     add("--random-input-len", type=int, default=default.random_input_len)
     add("--random-output-len", type=int, default=default.random_output_len)
     add("--random-range-ratio", type=float, default=default.random_range_ratio, help="shortest length / longest")
+    add("--random-output-range-ratio", type=float, help="the same for outputs alone; default: --random-range-ratio")
     add("--sharegpt-output-len", type=int, help="default: the length of the recorded answer")
     add("--gsp-num-groups", type=int, default=default.gsp_num_groups)
     add("--gsp-prompts-per-group", type=int, default=default.gsp_prompts_per_group)
@@ -144,6 +145,7 @@ def _dataset(args: argparse.Namespace) -> DatasetOptions:
         random_input_len=args.random_input_len,
         random_output_len=args.random_output_len,
         random_range_ratio=args.random_range_ratio,
+        random_output_range_ratio=args.random_output_range_ratio,
         sharegpt_output_len=args.sharegpt_output_len,
         gsp_num_groups=args.gsp_num_groups,
         gsp_prompts_per_group=args.gsp_prompts_per_group,
