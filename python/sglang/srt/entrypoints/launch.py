@@ -1,4 +1,4 @@
-"""Composition of the HTTP process: socket, scheduler process, tokenizer, application; and its life from start to exit."""
+"""Composition of the HTTP process: socket, scheduler process, tokenizer, application; and its life."""
 
 import asyncio
 import contextlib
@@ -40,13 +40,15 @@ def serve(config: ServerConfig, command: Sequence[str] = SCHEDULER) -> int:
     if config.cpu_cores:
         os.sched_setaffinity(0, config.cpu_cores)
     try:
-        with _bind(config.host, config.port) as listener:
-            read_model_folder(Path(config.model_path))
-            return _serve_on(listener, config, command)
+        listener = _bind(config.host, config.port)
     except OSError as error:
         return _fail(f"--port: cannot listen on {config.host}:{config.port}: {error.strerror or error}")
-    except CheckpointError as error:
-        return _fail(str(error))
+    with listener:
+        try:
+            read_model_folder(Path(config.model_path))
+            return _serve_on(listener, config, command)
+        except CheckpointError as error:
+            return _fail(str(error))
 
 
 def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[str]) -> int:

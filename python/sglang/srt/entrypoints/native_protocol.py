@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from sglang.srt.entrypoints.sampling_fields import MAX_TOP_LOGPROBS, Body, SamplingFields, TokenIds, refuse
 
@@ -40,8 +40,8 @@ class NativeSampling(SamplingFields):
 class GenerateBody(Body):
     """/generate: one prompt or a batch, as text or as token ids."""
 
-    text: str | Annotated[list[str], FailFast(), Field(max_length=MAX_BATCH)] | None = None
-    input_ids: TokenIds | Annotated[list[TokenIds], FailFast(), Field(max_length=MAX_BATCH)] | None = None
+    text: str | Annotated[list[str], Field(fail_fast=True, max_length=MAX_BATCH)] | None = None
+    input_ids: TokenIds | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_BATCH)] | None = None
     sampling_params: NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_BATCH)] | None = None
     rid: str | None = Field(default=None, min_length=1, max_length=256)
     stream: bool = False

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.errors import RequestError
@@ -14,7 +14,7 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_TOP_LOGPROBS = 20
 
-TokenIds = Annotated[list[int], FailFast()]
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
 """A wrong element ends validation: a list of a million wrong ones must not become a million error objects."""
 
 
@@ -34,7 +34,7 @@ class SamplingFields(Body):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    stop: str | Annotated[list[str], FailFast(), Field(max_length=MAX_STOPS)] | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True, max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=1024)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.registry import Collector
 
 PREFIX = "sglang:"
@@ -49,12 +49,16 @@ class _Snapshot(Collector):
             gauge = GaugeMetricFamily(PREFIX + name, _HELP.get(name, name), labels=_LABELS)
             gauge.add_metric(self._labels, value)
             yield gauge
-        for key, value in self.counters.items():
-            # The exposition format ends every counter in `_total`; SGLang's names mostly have it already.
-            name = key.removesuffix("_total")
-            counter = CounterMetricFamily(PREFIX + name, _HELP.get(name, name), labels=_LABELS)
-            counter.add_metric(self._labels, value)
-            yield counter
+        for name, value in self.counters.items():
+            text = _HELP.get(name.removesuffix("_total"), name)
+            if name.endswith("_total"):
+                counter = CounterMetricFamily(PREFIX + name.removesuffix("_total"), text, labels=_LABELS)
+                counter.add_metric(self._labels, value)
+                yield counter
+            else:  # as a counter the exposition format would append `_total` to a name that dashboards know without
+                plain = UntypedMetricFamily(PREFIX + name, text, labels=_LABELS)
+                plain.add_metric(self._labels, value)
+                yield plain
 
 
 class Metrics:

@@ -40,12 +40,17 @@ def response_of(error: RequestError) -> Response:
 
 def from_validation(error: ValidationError) -> RequestError:
     """Pydantic's findings -> one 400 that names the first offending field."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first = found[0]
     if first["type"] == "json_invalid":
         return RequestError(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
     path = [str(part) for part in first["loc"]]
     if not path:
         return RequestError(f"the body must be a JSON object: {first['msg']}")
-    # Within a union, pydantic appends the alternative that it tried: noise for the client.
-    shown = [part for part in path if part.replace("_", "").isalnum()]
-    return RequestError(f"{'.'.join(shown)}: {first['msg']}", param=path[0])
+    # Within a union, pydantic reports each alternative that it tried; one of them alone would mislead.
+    tried = {str(item["loc"][1]) for item in found if len(item["loc"]) > 1 and item["loc"][0] == first["loc"][0]}
+    if len(tried) > 1 and not any(part.isdigit() for part in tried):
+        return RequestError(
+            f"{path[0]}: of a wrong type or too long; accepted: {', '.join(sorted(tried))}", param=path[0]
+        )
+    return RequestError(f"{'.'.join(path)}: {first['msg']}", param=path[0])

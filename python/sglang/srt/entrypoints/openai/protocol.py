@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from sglang.srt.entrypoints.sampling_fields import MAX_TOP_LOGPROBS, Body, SamplingFields, TokenIds, refuse
 
@@ -61,8 +61,8 @@ class CompletionBody(OpenAIFields):
     prompt: (
         str
         | TokenIds
-        | Annotated[list[str], FailFast(), Field(max_length=MAX_BATCH)]
-        | Annotated[list[TokenIds], FailFast(), Field(max_length=MAX_BATCH)]
+        | Annotated[list[str], Field(fail_fast=True, max_length=MAX_BATCH)]
+        | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_BATCH)]
     )
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
@@ -96,7 +96,7 @@ class ChatMessage(BaseModel):
 class ChatBody(OpenAIFields):
     """/v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: int | None = Field(default=None, ge=0)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)

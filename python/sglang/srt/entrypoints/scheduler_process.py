@@ -1,0 +1,190 @@
+"""The scheduler process: composition of worker, page cache, role and loop. Started by the HTTP process, never by hand.
+
+    python -m sglang.srt.entrypoints.scheduler_process --address ipc://...    # ServerConfig as one JSON line on stdin
+"""
+
+import argparse
+import gc
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from sglang.srt.config.model import ModelSpec, read_model_spec
+from sglang.srt.config.server import ServerConfig
+from sglang.srt.core.clock import MonotonicClock
+from sglang.srt.core.layout import ShardLayout
+from sglang.srt.core.ports import Worker
+from sglang.srt.disaggregation.assemble import Assembled, assemble, open_messenger, role_settings
+from sglang.srt.disaggregation.counter.hook import CounterHook
+from sglang.srt.disaggregation.messenger.fabric import PoolMemory
+from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch
+from sglang.srt.errors import CheckpointError, ConfigError, EngineError
+from sglang.srt.ipc.waiter import ZmqWaiter
+from sglang.srt.ipc.zmq_channel import ZmqChannel
+from sglang.srt.kv_pool.base import KVPool
+from sglang.srt.managers.limits import Limits
+from sglang.srt.managers.role import UnifiedRole
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.mem_cache.cache_manager import CacheManager
+from sglang.srt.messages.codec import Codec
+from sglang.srt.messages.frontend import Ready, ToFrontend, ToScheduler
+from sglang.srt.model_executor.build import WorkerOptions, build_worker
+from sglang.srt.model_executor.hooks import NullHook
+from sglang.srt.observability.logs import setup_logging
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every mode has."""
+
+    worker: Worker
+    pool: KVPool
+    assembled: Assembled
+
+
+def worker_options(config: ServerConfig) -> WorkerOptions:
+    """The flags that concern the worker."""
+    return WorkerOptions(
+        dtype=config.dtype,
+        kv_cache_dtype=config.kv_cache_dtype,
+        load_format=config.load_format,
+        page_size=config.page_size,
+        max_total_tokens=config.max_total_tokens,
+        mem_fraction_static=config.mem_fraction_static,
+        max_running_requests=config.max_running_requests,
+        max_context=config.context_length,
+        threads=config.threads,
+        cores=config.cpu_cores,
+        random_seed=config.random_seed,
+    )
+
+
+def limits_of(config: ServerConfig, spec: ModelSpec) -> Limits:
+    """The flags that bound the scheduler."""
+    return Limits(
+        max_running=config.max_running_requests,
+        max_queued=config.max_queued_requests,
+        chunk=config.chunked_prefill_size,
+        max_prefill=config.max_prefill_tokens,
+        context=config.context_length or spec.max_positions,
+        layers=spec.num_layers,
+        policy=config.schedule_policy,
+        mixed=config.enable_mixed_chunk,
+        depth=1 if config.disable_overlap_schedule else 2,
+        conservativeness=config.schedule_conservativeness,
+        stream_interval=config.stream_interval,
+        check_invariants=config.debug_invariants,
+    )
+
+
+def build(config: ServerConfig, spec: ModelSpec) -> Parts:
+    """Load, allocate and connect. The fabric opens before the weights load: a wrong provider shows at once."""
+    path, options = Path(config.model_path), worker_options(config)
+    if config.disagg_mode == "null":
+        worker, pool = build_worker(path, spec, options, NullHook())
+        return Parts(worker, pool, Assembled(UnifiedRole(), ()))
+    settings = role_settings(config)
+    messenger = open_messenger(config, settings)
+    hook = CounterHook(messenger.counter) if config.disagg_mode == "prefill" else NullHook()
+    worker, pool = build_worker(path, spec, options, hook)
+    assembled = assemble(
+        config,
+        settings,
+        messenger,
+        [PoolMemory(pool.address, pool.nbytes)],
+        pool.layout,
+        context=config.context_length or spec.max_positions,
+        vocabulary=spec.vocab_size,
+    )
+    LOG.info("fabric %s through %s", messenger.provider, messenger.library)
+    return Parts(worker, pool, assembled)
+
+
+def run(config: ServerConfig, address: str) -> None:
+    """Build the engine, say Ready, turn the loop until told to leave."""
+    spec = read_model_spec(Path(config.model_path))
+    parent = ParentWatch()
+    wire = ZmqChannel(address, incoming=Codec[ToScheduler](ToScheduler), outgoing=Codec[ToFrontend](ToFrontend), bind=False)
+    channel = ParentChannel(wire, parent)
+    parts = build(config, spec)
+    limits = limits_of(config, spec)
+    sources: Sequence[zmq.Socket[bytes] | int] = (
+        wire.socket,
+        parts.worker.fileno(),
+        parent.fileno(),
+        *parts.assembled.sources,
+    )
+    layout = parts.pool.layout
+    scheduler = Scheduler(
+        limits=limits,
+        cache=CacheManager(
+            num_pages=layout.num_pages, page_size=config.page_size, reuse=not config.disable_radix_cache
+        ),
+        worker=parts.worker,
+        role=parts.assembled.role,
+        channel=channel,
+        waiter=ZmqWaiter(sources),
+        clock=MonotonicClock(),
+        seed=config.random_seed,
+    )
+    _announce(config, limits, layout, channel)
+    # What start-up made stays: full collections need not walk it again and again while steps wait.
+    gc.collect()
+    gc.freeze()
+    try:
+        scheduler.run()
+    finally:
+        scheduler.close()
+        channel.close()
+
+
+def _announce(config: ServerConfig, limits: Limits, layout: ShardLayout, channel: ParentChannel[ToFrontend]) -> None:
+    tokens = layout.num_pages * config.page_size
+    LOG.info("ready: %d KV pages of %d tokens, %d rows", layout.num_pages, config.page_size, limits.max_running)
+    channel.send(
+        Ready(
+            max_total_tokens=tokens,
+            max_running_requests=limits.max_running,
+            context_length=limits.context,
+            page_size=config.page_size,
+            model=layout.kv.model,
+            role=config.disagg_mode,
+        )
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 2 for what the user can mend, 1 for a broken engine, 0 after a Shutdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--address", required=True)
+    address = parser.parse_args(argv).address
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerConfig)
+    role = "engine" if config.disagg_mode == "null" else config.disagg_mode
+    setup_logging(role, config.log_level, log_requests=config.log_requests)
+    if config.cpu_cores:
+        os.sched_setaffinity(0, config.cpu_cores)
+    try:
+        run(config, address)
+    except (ConfigError, CheckpointError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except EngineError:
+        LOG.exception("the engine cannot go on")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    # The compute thread may hang in a kernel; the interpreter must not wait for it.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
