@@ -39,7 +39,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     watchdog_timeout: float = 300.0
 
     # Scheduling and memory
-    mem_fraction_static: float = 0.3
+    mem_fraction_static: float = 0.1
     """Share of the memory available after the weights that the KV pool takes, where max_total_tokens is not given."""
     max_running_requests: int = 64
     max_queued_requests: int = 1024

@@ -47,25 +47,31 @@ class _Target:
 class FabricMessenger:
     """A `KVMessenger` whose bytes travel through one pyfabric engine."""
 
-    def __init__(
-        self, *, pools: Sequence[PoolMemory], layout: ShardLayout, provider: str, node: str, weight_bits: int, slots: int
-    ) -> None:
-        """Opens the fabric and registers every rank's pool. Raises ConfigError where the provider cannot be had."""
+    def __init__(self, *, provider: str, node: str, weight_bits: int, slots: int) -> None:
+        """Phase one: opens the fabric, so that the layer hook has its counter before the pools exist.
+
+        Raises ConfigError where the provider cannot be had.
+        """
         try:
             self._engine = pyfabric.Engine(provider=provider, weight_bits=weight_bits, slots=slots, node=node)
         except pyfabric.FabricError as error:
             raise ConfigError(f"--disagg-provider {provider}: {error}") from error
+        self.counter = self._engine.counter()
+        """The word that the layer hook bumps."""
+        self._targets: dict[str, _Target] = {}
+        self._names: dict[int, str] = {}
+        self._granted: set[str] = set()
+        self._layout: ShardLayout
+        self._regions: list[pyfabric.MemoryRegion] = []
+
+    def start(self, pools: Sequence[PoolMemory], layout: ShardLayout) -> None:
+        """Phase two: registers every rank's pool and starts the native threads. The pools must outlive close()."""
         self._layout = layout
         self._regions = [self._engine.register(pool.address, pool.nbytes) for pool in pools]
         self._layers = np.arange(layout.kv.layers, dtype=np.uint64)
         self._offsets = [
             self._layers * np.uint64(layout.num_pages * layout.page_bytes(rank)) for rank in range(layout.tp_size)
         ]
-        self._targets: dict[str, _Target] = {}
-        self._names: dict[int, str] = {}
-        self._granted: set[str] = set()
-        self.counter = self._engine.counter()
-        """The word that the layer hook bumps."""
         self._engine.start()
 
     @property
