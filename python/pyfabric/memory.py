@@ -40,18 +40,26 @@ class MemoryRegion:
     def nbytes(self) -> int:
         return self.native.nbytes
 
-    def grant(self, peer: str) -> RemoteRegion:
+    def grant(self, peer: str, address: bytes = b"") -> RemoteRegion:
         """Lets the peer write to the region, under a key of its own. The same label gets the same grant until revoked.
 
+        Args:
+            peer: any label.
+            address: the peer's Engine.address, if known. On socket providers a revoke then cuts the connections of that
+                peer's process (or machine) alone; without it, of everyone who writes to this engine.
+
         Raises:
-            ValueError: the region is closed, or its memory is not writable.
+            ValueError: the region is closed, its memory is not writable, or `address` is not an address.
             FabricError: the provider refuses the registration.
         """
-        grant = self.native.grant(peer)
+        grant = self.native.grant(peer, address)
         return RemoteRegion(grant.base, grant.key, grant.nbytes)
 
     def revoke(self, peer: str) -> None:
         """Fences the peer: when this returns, writes under its key land nowhere. A peer without a grant is ignored.
+
+        On socket providers this ends connections (see grant()), so that a write half received cannot go on landing:
+        other programs that use them end as ProgramFailed and may be sent again. The next write connects anew.
 
         Raises:
             WorkerHungError: the worker hangs in the provider, so the fence cannot be vouched for.

@@ -1,4 +1,4 @@
-"""The other process of the two-process tests: fabric_child.py receiver|sender PROVIDER. One JSON line each way."""
+"""The other process of the two-process tests: fabric_child.py receiver|sender PROVIDER [big]. JSON lines."""
 
 import hashlib
 import json
@@ -11,11 +11,13 @@ from fabric_kit import Shape, Side, lane, memory, noise, poisoned, program
 from pyfabric import Engine, PeerReady, ProgramDone, ProgramFailed, RemoteRegion, SlotComplete
 
 SHAPE = Shape(layers=4, pages=256, page_bytes=16384, nbytes=16384)
+# Writes of 1 MiB: a process stopped at any moment leaves one half sent.
+BIG = Shape(layers=2, pages=16, page_bytes=1 << 20, nbytes=1 << 20)
 SEED = 11
 
 
-def order() -> list[int]:
-    return [int(page) for page in np.random.default_rng(SEED).permutation(SHAPE.pages)]
+def order(shape: Shape = SHAPE) -> list[int]:
+    return [int(page) for page in np.random.default_rng(SEED).permutation(shape.pages)]
 
 
 def say(**fields: Any) -> None:  # noqa: ANN401
@@ -45,21 +47,22 @@ def receive(provider: str) -> None:
         hear()
 
 
-def send(provider: str) -> None:
+def send(provider: str, shape: Shape) -> None:
     """Sends the whole pool over and over, until the parent ends it or a program fails."""
-    data = noise(SHAPE.total)
+    data = noise(shape.total)
     with Engine(provider=provider, post_deadline_s=5.0) as engine:
         side = Side(engine)
         region = engine.register(*memory(data))
         engine.start()
+        say(address=engine.address.hex())
         target = hear()
         peer = engine.connect(bytes.fromhex(target["address"]))
         engine.warm(peer)
         side.wait(PeerReady)
         counter = engine.counter()
-        counter.add(SHAPE.layers)
+        counter.add(shape.layers)
         remote = RemoteRegion(target["base"], target["key"], target["nbytes"])
-        whole = program(counter, SHAPE, 0, lane(SHAPE, region, peer, remote, order(), order()))
+        whole = program(counter, shape, 0, lane(shape, region, peer, remote, order(shape), order(shape)))
         say(sending=True)
         while not any(isinstance(event, ProgramFailed) for event in side.seen):
             side.seen.clear()
@@ -71,4 +74,7 @@ def send(provider: str) -> None:
 
 
 if __name__ == "__main__":
-    {"receiver": receive, "sender": send}[sys.argv[1]](sys.argv[2])
+    if sys.argv[1] == "receiver":
+        receive(sys.argv[2])
+    else:
+        send(sys.argv[2], BIG if "big" in sys.argv else SHAPE)

@@ -13,20 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fabric_child import SHAPE, order
+from fabric_child import BIG, SHAPE, order
 from fabric_kit import Side, expected, lane, memory, noise, poisoned, program
 
-from pyfabric import Engine, PeerLost, PeerReady, ProgramDone, ProgramFailed, RemoteRegion
+from pyfabric import Engine, MemoryRegion, PeerLost, PeerReady, ProgramDone, ProgramFailed, RemoteRegion
 
 
 class Child:
     """A fabric_child process; whatever a test does to it, it is gone afterwards."""
 
-    def __init__(self, role: str, provider: str) -> None:
+    def __init__(self, role: str, provider: str, *options: str) -> None:
         script = Path(__file__).with_name("fabric_child.py")
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), role, provider], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, str(script), role, provider, *options]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def hear(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -78,14 +77,16 @@ def connect(engine: Engine, receiver: Child) -> tuple[Side, int, RemoteRegion]:
     return side, peer, RemoteRegion(hello["base"], hello["key"], hello["nbytes"])
 
 
-def offer(engine: Engine, sender: Child) -> tuple[np.ndarray, Any]:
-    """A pool that the child sends into; returns once pages land."""
-    pool = poisoned(SHAPE.total)
+def offer(engine: Engine, sender: Child, *, known: bool = False) -> tuple[np.ndarray, MemoryRegion]:
+    """A pool that the child sends into; returns once pages land. `known`: the grant is told who it is for."""
+    pool = poisoned(max(SHAPE.total, BIG.total))
     region = engine.register(*memory(pool))
-    grant = region.grant("child")
+    address = bytes.fromhex(sender.hear()["address"])
+    grant = region.grant("child", address if known else b"")
+    before = engine.stats().immediates
     sender.say(address=engine.address.hex(), base=grant.base, key=grant.key, nbytes=grant.nbytes)
     assert sender.hear() == {"sending": True}
-    while engine.stats().immediates < 200:
+    while engine.stats().immediates < before + 40:
         time.sleep(0.001)
     return pool, region
 
@@ -143,16 +144,36 @@ def test_writes_after_a_revoke_land_nowhere(engine: Engine, sender: Child, provi
     region.close()
 
 
-def test_stopped_sender_cannot_write_into_reused_pages(engine: Engine, sender: Child) -> None:
-    pool, region = offer(engine, sender)
-    sender.signal(signal.SIGSTOP)
-    time.sleep(0.05)
-    region.revoke("child")
-    pool[:] = 0x77
-    sender.signal(signal.SIGCONT)
-    time.sleep(0.3)
-    assert (pool == 0x77).all()
-    region.close()
+@pytest.mark.parametrize("known", [False, True])
+def test_stopped_sender_cannot_write_into_reused_pages(engine: Engine, provider: str, known: bool) -> None:
+    sender = Child("sender", provider, "big")
+    try:
+        pool, region = offer(engine, sender, known=known)
+        sender.signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        region.revoke("child")
+        pool[:] = 0x77
+        sender.signal(signal.SIGCONT)
+        time.sleep(0.2)
+        assert (pool == 0x77).all()
+        region.close()
+    finally:
+        sender.end()
+
+
+@pytest.mark.parametrize("provider", ["tcp"], indirect=False)
+def test_a_fence_spares_other_processes_when_it_knows_whom_to_cut(engine: Engine, provider: str) -> None:
+    fenced, spared = Child("sender", provider), Child("sender", provider)
+    try:
+        kept = [offer(engine, child, known=True) for child in (fenced, spared)]
+        kept[0][1].revoke("child")
+        before = engine.stats().immediates
+        while engine.stats().immediates < before + 2000:
+            time.sleep(0.001)
+        kept[1][1].revoke("child")
+    finally:
+        fenced.end()
+        spared.end()
 
 
 def test_a_killed_sender_leaves_the_receiver_usable(engine: Engine, sender: Child, provider: str) -> None:
@@ -163,6 +184,7 @@ def test_a_killed_sender_leaves_the_receiver_usable(engine: Engine, sender: Chil
     try:
         before = engine.stats().immediates
         again = region.grant("second")
+        second.hear()
         second.say(address=engine.address.hex(), base=again.base, key=again.key, nbytes=again.nbytes)
         assert second.hear() == {"sending": True}
         while engine.stats().immediates < before + 2000:

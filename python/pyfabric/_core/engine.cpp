@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "clock.hpp"
 #include "errors.hpp"
+#include "sockets.hpp"
 
 namespace pyfabric {
 namespace {
@@ -27,14 +29,15 @@ Engine::Engine(const EngineOptions& options)
   fabric_ = std::make_shared<Fabric>(options.provider, options.node);
   provider_ = fabric_->provider();
   virtual_addresses_ = fabric_->virtual_addresses();
+  endpoint_ = fabric_->endpoint_name();
   limits_ = {slots_->addressable(), slots_->max_weight(), fabric_->max_write_bytes(), fabric_->write_extents(), fabric_->inject_bytes()};
   scratch_bytes_ = std::make_unique<char[]>(kScratchBytes);
   scratch_ = std::make_shared<Region>(fabric_, reinterpret_cast<uint64_t>(scratch_bytes_.get()), kScratchBytes);
-  const Grant grant = scratch_->grant("any");
-  Address address{provider_, fabric_->endpoint_name(), virtual_addresses_, uint32_t(getpid()), this_host(), grant.base, grant.key};
+  const Grant grant = scratch_->grant("any", std::nullopt);
+  Address address{provider_, endpoint_, virtual_addresses_, uint32_t(getpid()), this_host(), grant.base, grant.key};
   address_ = address.encode();
   const WorkerOptions worker{int64_t(options.post_deadline_s * double(kSecond)), options.spin};
-  worker_ = std::make_shared<Worker>(fabric_, waker_, events_, slots_, scratch_, limits_, worker);
+  worker_ = std::make_shared<Worker>(fabric_, waker_, events_, slots_, scratch_, limits_, worker, endpoint_);
 }
 
 Engine::~Engine() {
@@ -91,14 +94,22 @@ std::shared_ptr<Region> Engine::register_memory(uint64_t address, uint64_t nbyte
 }
 
 bool Engine::revoke(Region& region, const std::string& peer) {
-  if (!region.revoke(peer)) return false;
+  std::optional<Address> writer;
+  if (!region.revoke(peer, writer)) return false;
   bool running = false;
   {
     const std::lock_guard lock(mutex_);
     running = started_ && !closed_;
   }
-  // The worker may have looked the key up just before: the fence holds once it has come around.
-  if (running && !worker_->pass_by(kRevokeNs)) throw FabricFailure(FI_ETIMEDOUT, "revoke: the worker hangs inside provider " + provider_);
+  if (!running) return true;
+  // A write that was half received goes on landing until its connection ends; and the worker may have looked the key up
+  // just before. The fence holds once the sockets are empty and the worker has come around.
+  const auto cut = cut_accepted(endpoint_, writer ? &*writer : nullptr);
+  const int64_t give_up = now_ns() + kRevokeNs;
+  do {
+    if (now_ns() > give_up || !worker_->pass_by(kRevokeNs))
+      throw FabricFailure(FI_ETIMEDOUT, "revoke: the worker hangs inside provider " + provider_);
+  } while (!drained(cut));
   return true;
 }
 

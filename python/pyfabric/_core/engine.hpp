@@ -56,7 +56,7 @@ class Engine {
   std::shared_ptr<EventQueue> events_ = std::make_shared<EventQueue>();
   std::shared_ptr<Slots> slots_;
   std::shared_ptr<Fabric> fabric_;
-  std::string provider_, address_;
+  std::string provider_, endpoint_, address_;
   bool virtual_addresses_ = false;
   Limits limits_{};
   EngineOptions options_;

@@ -58,28 +58,27 @@ Fid<fid_mr> Region::open(uint64_t access) const {
   }
 }
 
-Grant Region::grant(const std::string& peer) {
+Grant Region::grant(const std::string& peer, std::optional<Address> writer) {
   const std::lock_guard lock(mutex_);
   if (closed_) throw std::invalid_argument("grant: the region is closed");
-  auto& mr = grants_[peer];
-  if (!mr) {
+  Holder& holder = grants_[peer];
+  if (!holder.mr) {
     if (!mapped(address_, nbytes_, 'w')) {
       grants_.erase(peer);
       throw std::invalid_argument("grant: the region is not writable memory");
     }
-    mr = open(FI_REMOTE_WRITE);
+    holder = {open(FI_REMOTE_WRITE), std::move(writer)};
   }
-  return {fabric_->virtual_addresses() ? address_ : 0, fi_mr_key(mr.get()), nbytes_};
+  return {fabric_->virtual_addresses() ? address_ : 0, fi_mr_key(holder.mr.get()), nbytes_};
 }
 
-bool Region::revoke(const std::string& peer) {
+bool Region::revoke(const std::string& peer, std::optional<Address>& writer) {
   const std::lock_guard lock(mutex_);
-  return grants_.erase(peer) > 0;
-}
-
-void Region::revoke_all() {
-  const std::lock_guard lock(mutex_);
-  grants_.clear();
+  const auto found = grants_.find(peer);
+  if (found == grants_.end()) return false;
+  writer = std::move(found->second.writer);
+  grants_.erase(found);
+  return true;
 }
 
 void Region::close() {

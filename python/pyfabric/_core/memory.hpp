@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "address.hpp"
 #include "fabric.hpp"
 
 namespace pyfabric {
@@ -25,15 +27,19 @@ class Region {
   uint64_t nbytes() const { return nbytes_; }
   bool closed() const { return closed_.load(); }
   void* descriptor() const { return descriptor_; }
-  Grant grant(const std::string& peer);
-  // Closes the peer's registration. False when the peer holds none.
-  bool revoke(const std::string& peer);
-  void revoke_all();
+  // `writer` is the address of the peer's engine, where it is known: it narrows down what a revoke has to cut.
+  Grant grant(const std::string& peer, std::optional<Address> writer);
+  // Closes the peer's registration and hands out what grant() was told. False when the peer holds none.
+  bool revoke(const std::string& peer, std::optional<Address>& writer);
   void close();           // throws while programs read from it
   void close_by_engine(); // no more programs can exist
   std::atomic<int64_t> readers{0};  // programs that have not ended and read from this region
 
  private:
+  struct Holder {
+    Fid<fid_mr> mr;
+    std::optional<Address> writer;
+  };
   Fid<fid_mr> open(uint64_t access) const;
   std::shared_ptr<Fabric> fabric_;
   uint64_t address_, nbytes_;
@@ -41,7 +47,7 @@ class Region {
   void* descriptor_ = nullptr;
   std::mutex mutex_;
   Fid<fid_mr> local_;
-  std::map<std::string, Fid<fid_mr>> grants_;
+  std::map<std::string, Holder> grants_;
 };
 
 }  // namespace pyfabric

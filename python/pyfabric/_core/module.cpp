@@ -42,6 +42,13 @@ nb::list poll(Engine& engine) {
   return out;
 }
 
+Grant grant(Region& region, const std::string& peer, nb::bytes address) {
+  std::optional<Address> writer;
+  if (address.size()) writer = Address::decode(std::string(address.c_str(), address.size()));
+  const nb::gil_scoped_release released;
+  return region.grant(peer, std::move(writer));
+}
+
 uint64_t arm(Engine& engine, std::shared_ptr<Counter> counter, nb::handle thresholds, nb::handle slot, nb::handle lanes) {
   auto program = read_program(std::move(counter), thresholds, slot, lanes);
   const nb::gil_scoped_release released;
@@ -66,7 +73,7 @@ void bind_memory(nb::module_& m) {
       .def_prop_ro("address", &Region::address)
       .def_prop_ro("nbytes", &Region::nbytes)
       .def_prop_ro("closed", &Region::closed)
-      .def("grant", &Region::grant, "peer"_a, Released())
+      .def("grant", &grant, "peer"_a, "address"_a)
       .def("close", &Region::close, Released());
   nb::class_<Counter>(m, "Counter")
       .def_prop_ro("address", &Counter::address)

@@ -1,14 +1,8 @@
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 
 #include "clock.hpp"
 #include "errors.hpp"
+#include "sockets.hpp"
 #include "worker.hpp"
 
 namespace pyfabric {
@@ -16,34 +10,6 @@ namespace {
 
 constexpr int64_t kSeverNs = 1'000'000'000;  // after its connection is cut, a lost peer's writes get this long to come back
 constexpr uint64_t kStalePasses = 64;
-
-bool same_endpoint(const sockaddr_storage& a, const std::string& name) {
-  if (a.ss_family == AF_INET && name.size() >= sizeof(sockaddr_in)) {
-    const auto& mine = reinterpret_cast<const sockaddr_in&>(a);
-    const auto& theirs = *reinterpret_cast<const sockaddr_in*>(name.data());
-    return theirs.sin_family == AF_INET && mine.sin_port == theirs.sin_port && mine.sin_addr.s_addr == theirs.sin_addr.s_addr;
-  }
-  if (a.ss_family == AF_INET6 && name.size() >= sizeof(sockaddr_in6)) {
-    const auto& mine = reinterpret_cast<const sockaddr_in6&>(a);
-    const auto& theirs = *reinterpret_cast<const sockaddr_in6*>(name.data());
-    return theirs.sin6_family == AF_INET6 && mine.sin6_port == theirs.sin6_port && !memcmp(&mine.sin6_addr, &theirs.sin6_addr, 16);
-  }
-  return false;
-}
-
-// libfabric has no call that ends one connection of an RDM endpoint. Writes to a stopped peer would stay in flight for
-// ever: shutting our socket to its listening address makes the provider cancel them. A no-op for other address formats.
-void cut_sockets_to(const std::string& endpoint) {
-  DIR* directory = opendir("/proc/self/fd");
-  if (!directory) return;
-  while (const dirent* entry = readdir(directory)) {
-    const int fd = atoi(entry->d_name);
-    sockaddr_storage far{};
-    socklen_t size = sizeof far;
-    if (fd > 2 && getpeername(fd, reinterpret_cast<sockaddr*>(&far), &size) == 0 && same_endpoint(far, endpoint)) shutdown(fd, SHUT_RDWR);
-  }
-  closedir(directory);
-}
 
 }  // namespace
 
@@ -132,7 +98,10 @@ void Worker::lose(Peer& peer, const std::string& reason, int64_t now) {
   peer.warm_wanted = false;
   peer.blocked_since = 0;
   tallies.peers_lost.fetch_add(1, std::memory_order_relaxed);
-  if (peer.in_flight > 0) cut_sockets_to(peer.target.endpoint);
+  if (peer.in_flight > 0) {
+    cut_connections_to(peer.target.endpoint);
+    cut_accepted(endpoint_, &peer.target);  // one connection serves both directions, whoever opened it
+  }
   fail_programs(peer, peer.reason);
 }
 

@@ -30,9 +30,10 @@ constexpr int64_t kStopDrain = 1000 * kMilli;
 }  // namespace
 
 Worker::Worker(std::shared_ptr<Fabric> fabric, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events,
-               std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options)
+               std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options,
+               std::string endpoint)
     : fabric_(std::move(fabric)), waker_(std::move(waker)), events_(std::move(events)), slots_(std::move(slots)),
-      scratch_(std::move(scratch)), limits_(limits), options_(options) {}
+      scratch_(std::move(scratch)), limits_(limits), options_(options), endpoint_(std::move(endpoint)) {}
 
 void Worker::start(const std::shared_ptr<Worker>& self) {
   sigset_t all, before;

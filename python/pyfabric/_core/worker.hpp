@@ -60,7 +60,7 @@ struct WorkerOptions {
 class Worker {
  public:
   Worker(std::shared_ptr<Fabric> fabric, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events,
-         std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options);
+         std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options, std::string endpoint);
 
   static void start(const std::shared_ptr<Worker>& self);
   // Ends the thread. False when it did not end in time: it hangs inside the provider and was left behind.
@@ -121,6 +121,7 @@ class Worker {
   std::shared_ptr<Region> scratch_;
   const Limits limits_;
   const WorkerOptions options_;
+  const std::string endpoint_;  // our own endpoint's name
 
   std::map<int64_t, std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Program>> programs_;

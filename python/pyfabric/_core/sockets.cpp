@@ -1,0 +1,155 @@
+#include "sockets.hpp"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+namespace pyfabric {
+namespace {
+
+// An IP address and port; IPv4 in its mapped IPv6 form so that both families compare.
+struct Place {
+  in6_addr ip{};
+  uint16_t port = 0;
+  bool same_ip(const Place& other) const { return !memcmp(&ip, &other.ip, sizeof ip); }
+  bool operator==(const Place& other) const { return port == other.port && same_ip(other); }
+};
+
+std::optional<Place> place_of(const void* bytes, size_t size) {
+  sockaddr_storage any{};
+  if (size < sizeof(sa_family_t) || size > sizeof any) return std::nullopt;
+  memcpy(&any, bytes, size);
+  Place place;
+  if (any.ss_family == AF_INET && size >= sizeof(sockaddr_in)) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(any);
+    place.ip.s6_addr[10] = place.ip.s6_addr[11] = 0xff;
+    memcpy(&place.ip.s6_addr[12], &v4.sin_addr, 4);
+    place.port = ntohs(v4.sin_port);
+    return place;
+  }
+  if (any.ss_family == AF_INET6 && size >= sizeof(sockaddr_in6)) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(any);
+    place.ip = v6.sin6_addr;
+    place.port = ntohs(v6.sin6_port);
+    return place;
+  }
+  return std::nullopt;
+}
+
+std::optional<Place> ask(int fd, int (*call)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage any{};
+  socklen_t size = sizeof any;
+  if (call(fd, reinterpret_cast<sockaddr*>(&any), &size)) return std::nullopt;
+  return place_of(&any, size);
+}
+
+uint64_t inode_of(int fd) {
+  struct stat about {};
+  return fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode) ? about.st_ino : 0;
+}
+
+std::optional<std::vector<std::string>> names_in(const std::string& folder) {
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(folder.c_str()), &closedir);
+  if (!directory) return std::nullopt;
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
+  return names;
+}
+
+// Shuts our connected TCP sockets for which `wanted(here, there)` holds.
+std::vector<CutSocket> cut_where(const std::function<bool(const Place&, const Place&)>& wanted) {
+  std::vector<CutSocket> cut;
+  for (const std::string& name : names_in("/proc/self/fd").value_or(std::vector<std::string>{})) {
+    const int fd = atoi(name.c_str());
+    const auto there = fd > 2 ? ask(fd, getpeername) : std::nullopt;
+    const auto here = there ? ask(fd, getsockname) : std::nullopt;
+    if (!here || !wanted(*here, *there)) continue;
+    cut.push_back({fd, inode_of(fd)});
+    shutdown(fd, SHUT_RDWR);
+  }
+  return cut;
+}
+
+// The socket inodes that a process of this machine holds; nothing when we may not look.
+std::optional<std::set<uint64_t>> inodes_of(uint32_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
+  const auto names = names_in(folder);
+  if (!names) return std::nullopt;
+  std::set<uint64_t> inodes;
+  for (const std::string& name : *names) {
+    struct stat about {};
+    if (stat((folder + name).c_str(), &about) == 0 && S_ISSOCK(about.st_mode)) inodes.insert(about.st_ino);
+  }
+  return inodes;
+}
+
+// Ports of this machine's TCP sockets by owner's inode. Ports suffice: an ephemeral port towards us is unique per address.
+std::map<uint16_t, std::set<uint64_t>> owners_of_ports() {
+  std::map<uint16_t, std::set<uint64_t>> owners;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::unique_ptr<FILE, int (*)(FILE*)> table(fopen(path, "re"), &fclose);
+    char line[512];
+    while (table && fgets(line, sizeof line, table.get())) {
+      unsigned port = 0;
+      unsigned long long inode = 0;
+      if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %*s %*s %llu", &port, &inode) == 2 && inode)
+        owners[uint16_t(port)].insert(inode);
+    }
+  }
+  return owners;
+}
+
+// Says whether the far end of an accepted connection may be the writer's. In doubt it is.
+std::function<bool(const Place&)> may_be(const Address* writer) {
+  if (!writer) return [](const Place&) { return true; };
+  if (writer->host != this_host()) {
+    const auto listens = place_of(writer->endpoint.data(), writer->endpoint.size());
+    return [listens](const Place& there) { return !listens || listens->same_ip(there); };
+  }
+  const auto inodes = inodes_of(writer->pid);
+  if (!inodes) return [](const Place&) { return true; };
+  return [inodes = *inodes, owners = owners_of_ports()](const Place& there) {
+    const auto found = owners.find(there.port);
+    if (found == owners.end()) return true;
+    for (const uint64_t inode : found->second)
+      if (inodes.count(inode)) return true;
+    return false;
+  };
+}
+
+}  // namespace
+
+std::vector<CutSocket> cut_connections_to(const std::string& endpoint) {
+  const auto target = place_of(endpoint.data(), endpoint.size());
+  if (!target) return {};
+  return cut_where([&](const Place&, const Place& there) { return there == *target; });
+}
+
+std::vector<CutSocket> cut_accepted(const std::string& endpoint, const Address* writer) {
+  const auto own = place_of(endpoint.data(), endpoint.size());
+  if (!own) return {};
+  const auto suspect = may_be(writer);
+  return cut_where([&](const Place& here, const Place& there) { return here.port == own->port && suspect(there); });
+}
+
+bool drained(const std::vector<CutSocket>& sockets) {
+  for (const CutSocket& socket : sockets) {
+    int waiting = 0;
+    if (inode_of(socket.fd) == socket.inode && ioctl(socket.fd, FIONREAD, &waiting) == 0 && waiting > 0) return false;
+  }
+  return true;
+}
+
+}  // namespace pyfabric
