@@ -44,7 +44,7 @@ test-all: setup model ## Run the tests and the long ones
 lint: setup ## Style, types, import direction, length of files
 	@echo "==> ruff" && $(PY) -m ruff check .
 	@echo "==> ruff format" && $(PY) -m ruff format --check .
-	@echo "==> mypy --strict" && $(PY) -m mypy --strict
+	@echo "==> mypy --strict" && $(PY) -m mypy --strict python $(wildcard benchmark/*.py)
 	@echo "==> import-linter" && .venv/bin/lint-imports
 	@echo "==> length of files" && $(PY) test/tools/check_lines.py
 

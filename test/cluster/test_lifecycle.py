@@ -1,7 +1,6 @@
 """A cluster's life with fake engines: ready, in trouble, and gone without a trace."""
 
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -18,7 +17,6 @@ import yaml
 from tokenizers import Tokenizer, models
 
 DRIVER = Path(__file__).parents[1] / "support" / "fake_cluster.py"
-PYTHON_DIR = Path(__file__).parents[2] / "python"
 Start = Callable[..., "Running"]
 
 
@@ -27,11 +25,8 @@ class Running:
 
     def __init__(self, recipe: Path, log: Path, *flags: str) -> None:
         self._log = log
-        environment = {**os.environ, "PYTHONPATH": str(PYTHON_DIR)}
         with log.open("w") as stream:
-            self.process = subprocess.Popen(
-                [sys.executable, str(DRIVER), str(recipe), *flags], stdout=stream, stderr=stream, env=environment
-            )
+XX
 
     @property
     def log(self) -> str:

@@ -1,4 +1,4 @@
-"""No source file longer than 400 lines: python test/tools/check_lines.py [FOLDER...]. Exits 1 and names those that are."""
+"""No source file longer than 400 lines: python test/tools/check_lines.py [FOLDER...]. Exits 1 and names those above."""
 
 import sys
 from collections.abc import Iterator, Sequence
