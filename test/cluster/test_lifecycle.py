@@ -26,7 +26,8 @@ class Running:
     def __init__(self, recipe: Path, log: Path, *flags: str) -> None:
         self._log = log
         with log.open("w") as stream:
-XX
+            command = [sys.executable, str(DRIVER), str(recipe), *flags]
+            self.process = subprocess.Popen(command, stdout=stream, stderr=stream)
 
     @property
     def log(self) -> str:
