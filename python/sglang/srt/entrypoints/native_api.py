@@ -47,7 +47,9 @@ def _add_health(router: APIRouter, front: Front) -> None:
     @router.get("/health")
     @router.get("/ping")
     async def health() -> Response:
-        """200 only while the scheduler's loop answers within its deadline."""
+        """200 only while the scheduler's loop answers within its deadline, and not before the warm-up."""
+        if front.phase is Phase.STARTING:
+            raise Unavailable("the server is starting", retry_after_s=1.0)
         await _state(front)
         return Response()
 

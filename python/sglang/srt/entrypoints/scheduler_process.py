@@ -1,6 +1,6 @@
 """The scheduler process: composition of worker, page cache, role and loop. Started by the HTTP process, never by hand.
 
-    python -m sglang.srt.entrypoints.scheduler_process --address ipc://...    # ServerConfig as one JSON line on stdin
+python -m sglang.srt.entrypoints.scheduler_process --address ipc://...    # ServerConfig as one JSON line on stdin
 """
 
 import argparse
@@ -112,7 +112,9 @@ def run(config: ServerConfig, address: str) -> None:
     """Build the engine, say Ready, turn the loop until told to leave."""
     spec = read_model_spec(Path(config.model_path))
     parent = ParentWatch()
-    wire = ZmqChannel(address, incoming=Codec[ToScheduler](ToScheduler), outgoing=Codec[ToFrontend](ToFrontend), bind=False)
+    wire = ZmqChannel(
+        address, incoming=Codec[ToScheduler](ToScheduler), outgoing=Codec[ToFrontend](ToFrontend), bind=False
+    )
     channel = ParentChannel(wire, parent)
     parts = build(config, spec)
     limits = limits_of(config, spec)

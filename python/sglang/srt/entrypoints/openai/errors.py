@@ -4,6 +4,7 @@ import math
 
 import orjson
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
 from sglang.srt.entrypoints.scheduler_client import Unavailable
@@ -44,13 +45,20 @@ def from_validation(error: ValidationError) -> RequestError:
     first = found[0]
     if first["type"] == "json_invalid":
         return RequestError(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
-    path = [str(part) for part in first["loc"]]
-    if not path:
+    if not first["loc"]:
         return RequestError(f"the body must be a JSON object: {first['msg']}")
-    # Within a union, pydantic reports each alternative that it tried; one of them alone would mislead.
-    tried = {str(item["loc"][1]) for item in found if len(item["loc"]) > 1 and item["loc"][0] == first["loc"][0]}
-    if len(tried) > 1 and not any(part.isdigit() for part in tried):
-        return RequestError(
-            f"{path[0]}: of a wrong type or too long; accepted: {', '.join(sorted(tried))}", param=path[0]
-        )
-    return RequestError(f"{'.'.join(path)}: {first['msg']}", param=path[0])
+    field = str(first["loc"][0])
+    same = [item for item in found if item["loc"][0] == first["loc"][0]]
+    if len(same) > 1 and all(isinstance(item["loc"][1], str) for item in same if len(item["loc"]) > 1):
+        return _from_union(field, same)
+    return RequestError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", param=field)
+
+
+def _from_union(field: str, findings: list[ErrorDetails]) -> RequestError:
+    """Pydantic reports each alternative that it tried; only one that fits in its outermost type says what is wrong."""
+    inner = [item for item in findings if len(item["loc"]) > 2 or not item["type"].endswith("_type")]
+    if len({item["loc"][1] for item in inner}) == 1:
+        path = [field, *map(str, inner[0]["loc"][2:])]
+        return RequestError(f"{'.'.join(path)}: {inner[0]['msg']}", param=field)
+    accepted = ", ".join(sorted({str(item["loc"][1]) for item in findings if len(item["loc"]) > 1}))
+    return RequestError(f"{field}: wrong type; accepted: {accepted}", param=field)
