@@ -79,6 +79,18 @@ def build_worker(
     `hook` hears of every layer of every step, on the compute thread. Raises CheckpointError for a folder that does not
     hold this model, ConfigError where memory does not suffice or options do not fit together.
     """
+    runner, pool = build_runner(model_path, spec, options, hook, allocate)
+    return ThreadWorker(runner, threads=options.threads, cores=options.cores), pool
+
+
+def build_runner(
+    model_path: Path,
+    spec: ModelSpec,
+    options: WorkerOptions,
+    hook: LayerHook,
+    allocate: Allocate = PrivateMemory,
+) -> tuple[ModelRunner, KVPool]:
+    """What build_worker puts into a thread."""
     if spec.attention is not AttentionKind.GQA:
         raise CheckpointError(f"attention of kind {spec.attention} has no backend yet")
     layout = engine_layout(model_path, spec, options)
@@ -95,8 +107,7 @@ def build_worker(
     )
     backend = TorchNativeAttention(pool, heads=spec.num_heads, scale=spec.attention_scale)
     state = SamplingState(options.max_running_requests, spec.vocab_size)
-    runner = ModelRunner(model, backend, hook, table, state)
-    return ThreadWorker(runner, threads=options.threads, cores=options.cores), pool
+    return ModelRunner(model, backend, hook, table, state), pool
 
 
 def _load(model_path: Path, spec: ModelSpec, options: WorkerOptions) -> CausalLM:

@@ -71,7 +71,7 @@ class Sampler:
         return (rows[early], tokens[early], values[early]) if bool(early.any()) else None
 
     def _penalise(self, logits: torch.Tensor, slots: torch.Tensor) -> None:
-        """Frequency and presence as OpenAI has them; repetition, prompt included, as CTRL has it (Keskar et al. 2019)."""
+        """Frequency and presence as OpenAI has them; repetition, prompt included, as CTRL (Keskar et al. 2019)."""
         state = self._state
         counts = state.counts()[slots]
         seen = (counts > 0) | state.prompt()[slots]

@@ -20,7 +20,7 @@ class ByteProgress:
         self._live = self._stream.isatty()
         self._started = time.monotonic()
         self._done = 0
-        self._shown = -1
+        self._shown = 0
 
     def advance(self, nbytes: int) -> None:
         """Count `nbytes` more bytes and redraw where a new mark is passed."""

@@ -1,0 +1,28 @@
+"""Random checkpoints, written once a session."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from support.tiny_models import ROPES, SHAPES, make_checkpoint
+
+Maker = Callable[..., tuple[Path, PreTrainedModel]]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    """(kind, shape, rope) -> folder and transformers' model."""
+    made: dict[tuple[str, ...], tuple[Path, PreTrainedModel]] = {}
+
+    def make(kind: str, shape: str, rope: str = "default", **extra: Any) -> tuple[Path, PreTrainedModel]:
+        key = (kind, shape, rope, *sorted(extra))
+        if key not in made:
+            folder = tmp_path_factory.mktemp(f"{kind}-{shape}-{rope}")
+            model = make_checkpoint(folder, kind, **SHAPES[shape], rope_parameters=ROPES[rope], **extra)
+            made[key] = folder, model
+        return made[key]
+
+    return make
