@@ -70,8 +70,12 @@ class Child:
         return ChildDiedError(self.name, how, tuple(self.tail))
 
     async def stop(self, grace: float) -> None:
-        """End it and everything in its group: SIGTERM, and SIGKILL after `grace` seconds."""
-        self._signal(signal.SIGTERM)
+        """End it and everything in its group: SIGTERM, and SIGKILL after `grace` seconds.
+
+        SIGTERM goes to the process alone, which knows in what order its own helpers end.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), grace)
         self.kill()
@@ -81,11 +85,8 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL to the whole group, also where its leader is gone already."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _read_log(self) -> None:
         assert self._process.stdout is not None
