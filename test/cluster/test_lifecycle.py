@@ -126,7 +126,7 @@ def test_the_balancer_spreads_requests_over_decode_engines(tmp_path: Path, free_
 
 
 def test_the_first_death_is_named_with_the_end_of_its_log(recipe: Path, start: Start) -> None:
-    cluster = start(recipe, "--", "decode-1:--die-after=1.5")
+    cluster = start(recipe, "--", "decode-1:--die-after=1.5", "decode-1:--helper")
     cluster.wait_for("Ready at")
     family = cluster.family()
     assert cluster.process.wait(15) == 1

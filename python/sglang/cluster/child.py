@@ -34,28 +34,49 @@ class Child:
     It gets SIGTERM from the kernel when this process dies, however that happens, so that nothing is left behind.
     """
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, sink: LogSink) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        log: asyncio.StreamReader,
+        transport: asyncio.ReadTransport,
+        sink: LogSink,
+    ) -> None:
+        """Use `start`. `transport` is the pipe that feeds `log`."""
         self.name = name
         self._process = process
+        self._transport = transport
         self._sink = sink
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._pump = asyncio.create_task(self._read_log())
+        self._pump = asyncio.create_task(self._read_log(log))
 
     @classmethod
     async def start(cls, name: str, command: Sequence[str], sink: LogSink) -> "Child":
-        """Start `command`. Raises EngineError where it cannot be started."""
+        """Start `command`. Raises EngineError where it cannot be started.
+
+        The pipe is ours, not asyncio's: before Python 3.12.4 asyncio reports the end of a process only when its pipes
+        are closed, and a helper that outlives the process holds them open.
+        """
+        source, sink_fd = os.pipe()
+        log = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(log), os.fdopen(source, "rb", buffering=0)
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=sink_fd,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which then stops all in order
                 preexec_fn=_die_with_parent(),
             )
         except OSError as error:
+            transport.close()
             raise EngineError(f"cannot start {name} ({command[0]}): {error}") from error
-        return cls(name, process, sink)
+        finally:
+            os.close(sink_fd)
+        return cls(name, process, log, transport, sink)
 
     @property
     def pid(self) -> int:
@@ -81,6 +102,7 @@ class Child:
         self.kill()
         await self._process.wait()
         await asyncio.wait([self._pump], timeout=1.0)
+        self._transport.close()
         self._pump.cancel()
 
     def kill(self) -> None:
@@ -88,10 +110,9 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _read_log(self) -> None:
-        assert self._process.stdout is not None
+    async def _read_log(self, log: asyncio.StreamReader) -> None:
         rest = b""
-        while data := await self._process.stdout.read(LONGEST_LINE):
+        while data := await log.read(LONGEST_LINE):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._log(line)

@@ -124,7 +124,8 @@ def test_a_second_signal_ends_at_once() -> None:
         child = running.child()
         body = {"prompt": "go on", "max_tokens": 1500, "stream": True}
         with running.http.stream("POST", "/v1/completions", json=body) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # held: dropping it closes the connection
+            next(lines)
             running.process.send_signal(signal.SIGINT)
             time.sleep(0.2)
             assert running.process.poll() is None

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,11 @@ from sglang.srt.errors import CheckpointError, RequestError
 from sglang.srt.managers.chat_template import ChatTemplate
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.tokenizer import ContextLengthError, Tokenizer, fit
+from sglang.srt.managers.tokenizer_files import load_tokenizer_files
 
-MODEL = Path(__file__).resolve().parents[3] / "models" / "SmolLM2-135M-Instruct"
+ROOT = Path(__file__).resolve().parents[3]
+MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +45,34 @@ def test_the_chat_template_renders_as_transformers_does(tokenizer: Tokenizer) ->
     expected = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert tokenizer.render_chat(messages, {}, continue_final=False) == expected
     assert tokenizer.end_token_ids == (2,)
+
+
+def test_loading_directly_equals_transformers(tokenizer: Tokenizer) -> None:
+    from transformers import AutoTokenizer
+
+    reference = AutoTokenizer.from_pretrained(MODEL, local_files_only=True)
+    for text in ("Hello  world\n", "世界🌍 a<|im_end|>b", "", " x", "def f(x):\n    return x"):
+        ids = tokenizer.encode(text)
+        assert ids == reference.encode(text)
+        assert tokenizer.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+
+
+def test_loading_directly_needs_neither_transformers_nor_torch() -> None:
+    code = (
+        "import sys; from sglang.srt.managers.tokenizer import Tokenizer; "
+        f"Tokenizer.load({str(MODEL)!r}, {str(MODEL)!r}); import sglang.srt.entrypoints.launch; "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=60).returncode == 0
+
+
+def test_other_tokenizers_load_through_transformers(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((MODEL / "tokenizer.json").read_bytes())
+    settings = json.loads((MODEL / "tokenizer_config.json").read_text())
+    settings["add_prefix_space"] = True
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    files = load_tokenizer_files(tmp_path, trust_remote_code=False)
+    assert files.byte_level and files.end_token_ids == (2,) and files.special_tokens["bos_token"] == "<|im_start|>"
 
 
 def test_token_bytes_are_exact_inside_a_character(tokenizer: Tokenizer) -> None:

@@ -1,15 +1,25 @@
 """Random checkpoints, written once a session."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from support.tiny_models import ROPES, SHAPES, make_checkpoint
 
 Maker = Callable[..., tuple[Path, PreTrainedModel]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """One thread an operation: on busy cores, threads that wait for each other took twenty times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,8 @@ _log = logging.getLogger("sglang.http")
 def create_app(front: Front) -> FastAPI:
     """The application over `front`."""
     app = FastAPI(title="sglang", docs_url=None, redoc_url=None)
-    for router in (native_routes(front), completion_routes(front), chat_routes(front), model_routes(front)):
+    # Busiest first: routes are tried in order.
+    for router in (chat_routes(front), completion_routes(front), native_routes(front), model_routes(front)):
         app.include_router(router)
     describe(app, (GenerateBody, AbortBody, TokenizeBody, DetokenizeBody, CompletionBody, ChatBody))
     app.add_exception_handler(SglangError, _known)

@@ -29,11 +29,11 @@ class ZmqChannel(Generic[In, Out]):
         self.malformed = 0
 
     def send(self, message: Out) -> None:
-        """Raises EngineError where the other end has not read for QUEUE_BOUND messages."""
+        """Raises EngineError where the other end is not there yet, or has not read for QUEUE_BOUND messages."""
         try:
             self._socket.send(self._outgoing.encode(message), zmq.NOBLOCK)
         except zmq.Again as error:
-            raise EngineError(f"the other process has not read {QUEUE_BOUND} messages") from error
+            raise EngineError(f"the other process is not connected, or has not read {QUEUE_BOUND} messages") from error
 
     def poll(self) -> list[In]:
         messages: list[In] = []

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from sglang.srt.errors import CheckpointError, RequestError
 from sglang.srt.managers.chat_template import ChatTemplate, Message
 from sglang.srt.managers.model_folder import ModelFolder, read_model_folder
+from sglang.srt.managers.tokenizer_files import TokenizerFiles, load_tokenizer_files
 
 OFF_LOOP_CHARACTERS = 8_000
 """Longer texts are encoded in a thread: at about 1 us a character they would stall every stream for 8 ms."""
@@ -21,15 +21,13 @@ class ContextLengthError(RequestError):
 class Tokenizer:
     """One model's tokenizer. Encoding and decoding are thread-safe and release the interpreter's lock."""
 
-    def __init__(self, hugging_face: Any, folder: ModelFolder, template: ChatTemplate | None) -> None:  # noqa: ANN401
-        """`hugging_face`: a transformers tokenizer; its classes carry no usable types."""
-        self._inner = hugging_face
-        self._fast = hugging_face.backend_tokenizer if hugging_face.is_fast else None
+    def __init__(self, files: TokenizerFiles, folder: ModelFolder, template: ChatTemplate | None) -> None:
+        self._coder = files.coder
         self._template = template
-        self._byte_of = _byte_level_alphabet() if "ByteLevel" in repr(self._fast and self._fast.decoder) else {}
+        self._byte_of = _byte_level_alphabet() if files.byte_level else {}
         self.vocab_size = folder.vocab_size
         self.defaults = folder.defaults
-        self.end_token_ids = folder.end_token_ids or _own_end(hugging_face)
+        self.end_token_ids = folder.end_token_ids or files.end_token_ids
         self.token_text: Callable[[int], str] = lru_cache(maxsize=65_536)(self._token_text)
         """The text of one token, special tokens included; U+FFFD where it is part of a character."""
 
@@ -41,28 +39,14 @@ class Tokenizer:
 
         Raises CheckpointError that names what is missing or malformed.
         """
-        # Imported here: it takes 3 s, which programs that only parse a command line should not pay.
-        from transformers import AutoTokenizer
-
         folder = read_model_folder(Path(model_path))
-        if not Path(tokenizer_path).is_dir():
-            raise CheckpointError(f"--tokenizer-path: no folder {tokenizer_path}")
-        try:
-            inner = AutoTokenizer.from_pretrained(
-                tokenizer_path, local_files_only=True, trust_remote_code=trust_remote_code
-            )
-        except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-            raise CheckpointError(f"{tokenizer_path}: tokenizer: {' '.join(str(error).split())[:300]}") from error
-        special = {name: str(token) for name, token in inner.special_tokens_map.items()}
-        source = _template_source(chat_template) or _own_template(inner)
-        return cls(inner, folder, ChatTemplate(source, special) if source else None)
+        files = load_tokenizer_files(Path(tokenizer_path), trust_remote_code=trust_remote_code)
+        source = _template_source(chat_template) or files.template
+        return cls(files, folder, ChatTemplate(source, files.special_tokens) if source else None)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
-        if self._fast is not None:
-            ids: list[int] = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
-            return ids
-        return list(self._inner.encode(text, add_special_tokens=add_special_tokens))
+        return self._coder.encode(text, add_special_tokens)
 
     async def encode_off_loop(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """`encode`, in a thread where the text is long enough to be felt by other requests."""
@@ -72,25 +56,19 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`. Ids that the tokenizer does not know have no text."""
-        if self._fast is not None:
-            return str(self._fast.decode(token_ids, skip_special_tokens=skip_special_tokens))
-        return str(
-            self._inner.decode(token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
-        )
+        return self._coder.decode(token_ids, skip_special_tokens)
 
     def decoder(self, *, skip_special_tokens: bool) -> Callable[[Sequence[int]], str]:
         """`decode` with its option bound, for the detokenizer."""
-        if self._fast is None:
-            return lambda ids: self.decode(ids, skip_special_tokens=skip_special_tokens)
-        fast = self._fast.decode
-        return lambda ids: fast(ids, skip_special_tokens=skip_special_tokens)
+        decode = self._coder.decode
+        return lambda ids: decode(ids, skip_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes of one token, exact for byte-level vocabularies even inside a character."""
         text = self.token_text(token_id)
         if "\ufffd" in text and self._byte_of:
-            piece = str(self._inner.convert_ids_to_tokens(token_id))
-            if all(character in self._byte_of for character in piece):
+            piece = self._coder.piece(token_id)
+            if piece and all(character in self._byte_of for character in piece):
                 return bytes(self._byte_of[character] for character in piece)
         return text.encode()
 
@@ -142,17 +120,6 @@ def _template_source(chat_template: str) -> str:
         return Path(chat_template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"--chat-template: cannot read {chat_template}: {error}") from error
-
-
-def _own_template(inner: Any) -> str:  # noqa: ANN401
-    own = inner.chat_template
-    if isinstance(own, dict):
-        own = own.get("default")
-    return str(own or "")
-
-
-def _own_end(inner: Any) -> tuple[int, ...]:  # noqa: ANN401
-    return () if inner.eos_token_id is None else (int(inner.eos_token_id),)
 
 
 def _byte_level_alphabet() -> dict[str, int]:

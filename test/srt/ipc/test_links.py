@@ -1,0 +1,181 @@
+"""Channels and control links over real sockets: order, loss of a peer, restarts, hostile frames, flooding."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import zmq
+
+from sglang.srt.core.ports import Waiter
+from sglang.srt.errors import ConfigError, WireError
+from sglang.srt.ipc.channel import Channel
+from sglang.srt.ipc.local_channel import local_pair
+from sglang.srt.ipc.waiter import ZmqWaiter
+from sglang.srt.ipc.zmq_channel import ZmqChannel
+from sglang.srt.ipc.zmq_link import DialLink, ListenLink
+from sglang.srt.messages.codec import Codec
+from sglang.srt.messages.frontend import Abort, FlushReply, ToFrontend, ToScheduler
+from sglang.srt.messages.wire import Cancel, Drained, Heartbeat, ToDecode, ToPrefill
+
+SCHEDULER, FRONTEND = Codec[ToScheduler](ToScheduler), Codec[ToFrontend](ToFrontend)
+PREFILL, DECODE = Codec[ToPrefill](ToPrefill), Codec[ToDecode](ToDecode)
+
+
+def until(found: Callable[[], object], seconds: float = 5.0) -> object:
+    end = time.monotonic() + seconds
+    while not (result := found()):
+        assert time.monotonic() < end, "nothing came"
+        time.sleep(0.005)
+    return result
+
+
+@pytest.fixture(params=["local", "zmq"])
+def channel_pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[object, object]]:
+    """(frontend end, scheduler end)."""
+    with ExitStack() as stack:
+        if request.param == "local":
+            ends: tuple[object, object] = local_pair(Abort, FlushReply)
+        else:
+            address = f"ipc://{tmp_path}/s"
+            ends = (
+                ZmqChannel(address, incoming=FRONTEND, outgoing=SCHEDULER, bind=True),
+                ZmqChannel(address, incoming=SCHEDULER, outgoing=FRONTEND, bind=False),
+            )
+        for end in ends:
+            stack.callback(end.close)  # type: ignore[attr-defined]
+        yield ends
+
+
+def test_check_channel(channel_pair: tuple[Channel[ToFrontend, ToScheduler], Channel[ToScheduler, ToFrontend]]) -> None:
+    """Order is kept, both ways, and poll never blocks. The scheduler speaks first (Ready), as the binding end has to wait."""
+    front, scheduler = channel_pair
+    assert front.poll() == [] and scheduler.poll() == []
+    scheduler.send(FlushReply(call=0, pages=0))
+    assert until(front.poll) == [FlushReply(call=0, pages=0)]
+    for i in range(100):
+        front.send(Abort(rid=str(i)))
+    got: list[ToScheduler] = []
+    until(lambda: got.extend(scheduler.poll()) or len(got) == 100)
+    assert got == [Abort(rid=str(i)) for i in range(100)]
+    scheduler.send(FlushReply(call=1, pages=2))
+    assert until(front.poll) == [FlushReply(call=1, pages=2)]
+    front.close()
+    front.close()
+
+
+def test_a_malformed_frame_is_counted_and_the_next_one_read(tmp_path: Path) -> None:
+    channel: ZmqChannel[ToScheduler, ToFrontend] = ZmqChannel(
+        f"ipc://{tmp_path}/s", incoming=SCHEDULER, outgoing=FRONTEND, bind=True
+    )
+    with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
+        raw.connect(f"ipc://{tmp_path}/s")
+        for frame in (b"", b"\x01garbage", b"\x07" + SCHEDULER.encode(Abort(rid="x"))[1:], SCHEDULER.encode(Abort(rid="y"))):
+            raw.send(frame)
+        assert until(channel.poll) == [Abort(rid="y")] or until(channel.poll) == [Abort(rid="y")]
+        assert channel.malformed == 3
+    channel.close()
+
+
+class Links:
+    """A listener and diallers on one port."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.listen = self.listener("tcp://127.0.0.1:*")
+        self.port = int(self.listen.socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
+
+    def listener(self, address: str = "") -> ListenLink[ToPrefill, ToDecode]:
+        return ListenLink(address or f"tcp://127.0.0.1:{self.port}", incoming=PREFILL, outgoing=DECODE)
+
+    def dial(self, identity: str = "host:1") -> DialLink[ToDecode, ToPrefill]:
+        return DialLink({"p": f"tcp://127.0.0.1:{self.port}"}, identity=identity, incoming=DECODE, outgoing=PREFILL)
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    made = Links()
+    yield made
+    made.listen.close()
+
+
+def test_messages_go_both_ways_under_the_dialler_s_name(links: Links) -> None:
+    dial = links.dial("decode-1:30001")
+    until(lambda: dial.send("p", Cancel(transfer=1, generation=2)))
+    assert until(links.listen.poll) == [("decode-1:30001", Cancel(transfer=1, generation=2))]
+    assert links.listen.send("decode-1:30001", Drained(transfer=1, generation=2))
+    assert until(dial.poll) == [("p", Drained(transfer=1, generation=2))]
+    dial.close()
+    dial.close()
+
+
+def test_nothing_is_queued_for_a_peer_that_is_not_connected(links: Links) -> None:
+    """An ask must not wait for an engine's next life."""
+    assert not links.listen.send("stranger:1", Drained(transfer=1, generation=0))
+    dial = links.dial()
+    until(lambda: dial.send("p", Heartbeat(incarnation=1, sequence=1)))
+    until(links.listen.poll)
+    links.listen.close()
+    until(lambda: not dial.send("p", Cancel(transfer=7, generation=0)))
+    links.listen = links.listener()
+    until(lambda: dial.send("p", Heartbeat(incarnation=1, sequence=2)))
+    got = until(links.listen.poll)
+    assert all(not isinstance(message, Cancel) or message.transfer != 7 for _, message in got)  # type: ignore[attr-defined]
+    dial.close()
+
+
+def test_a_restarted_dialler_takes_over_its_name(links: Links) -> None:
+    first, second = links.dial(), links.dial()
+    until(lambda: first.send("p", Heartbeat(incarnation=1, sequence=1)))
+    until(links.listen.poll)
+    until(lambda: second.send("p", Heartbeat(incarnation=2, sequence=1)))
+    until(links.listen.poll)
+    first.close()
+    until(lambda: second.send("p", Heartbeat(incarnation=2, sequence=2)))
+    until(links.listen.poll)
+    until(lambda: links.listen.send("host:1", Drained(transfer=9, generation=0)))
+    assert until(second.poll) == [("p", Drained(transfer=9, generation=0))]
+    second.close()
+
+
+def test_hostile_frames_are_counted_and_dropped(links: Links) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
+        raw.setsockopt(zmq.IDENTITY, b"bad name\n")
+        raw.connect(f"tcp://127.0.0.1:{links.port}")
+        raw.send(PREFILL.encode(Cancel(transfer=1, generation=0)))
+        with context.socket(zmq.DEALER) as named:
+            named.setsockopt(zmq.IDENTITY, b"good:1")
+            named.connect(f"tcp://127.0.0.1:{links.port}")
+            named.send(b"noise")
+            named.send_multipart([b"two", b"frames"])
+            named.send(PREFILL.encode(Cancel(transfer=2, generation=0)))
+            got: list[object] = []
+            until(lambda: got.extend(links.listen.poll()) or (got and links.listen.malformed == 3))
+            assert got == [("good:1", Cancel(transfer=2, generation=0))]
+
+
+def test_an_address_in_use_is_one_clear_error(links: Links) -> None:
+    with pytest.raises(ConfigError, match="--disagg-bootstrap-port"):
+        links.listener()
+    with pytest.raises(ConfigError, match="--disagg-prefill"):
+        DialLink({"x": "tcp://no port"}, identity="a", incoming=DECODE, outgoing=PREFILL)
+
+
+def test_the_waiter_wakes_for_a_message_and_for_time(links: Links) -> None:
+    dial = links.dial()
+    waiter: Waiter = ZmqWaiter([links.listen.socket])
+    until(lambda: dial.send("p", Heartbeat(incarnation=1, sequence=1)))
+    started = time.monotonic()
+    waiter.wait(5.0)
+    assert time.monotonic() - started < 4
+    links.listen.poll()
+    started = time.monotonic()
+    waiter.wait(0.05)
+    assert 0.04 < time.monotonic() - started < 4
+    dial.close()
+
+
+def test_a_frame_that_cannot_be_encoded_raises() -> None:
+    with pytest.raises(WireError):
+        Codec[ToScheduler](ToScheduler, limit=4).encode(Abort(rid="long"))
