@@ -1,7 +1,6 @@
 """A scheduler in thirty lines, to drive a ModelRunner without the engine around it."""
 
 import random
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +61,9 @@ class Driver:
         random.Random(page_size).shuffle(self.free)
         self.step_id = 0
 
-    def execute(self, rows: list[StepRow], opened: tuple[RowOpen, ...] = (), closed: tuple[int, ...] = ()) -> StepResult:
+    def execute(
+        self, rows: list[StepRow], opened: tuple[RowOpen, ...] = (), closed: tuple[int, ...] = ()
+    ) -> StepResult:
         """One step."""
         self.step_id += 1
         return self.runner.execute(StepPlan(step_id=self.step_id, rows=tuple(rows), opened=opened, closed=closed))
@@ -122,5 +123,3 @@ def kv_of(driver: Driver, pages: list[int], tokens: int) -> torch.Tensor:
     layers = [driver.pool.layer(i)[pages] for i in range(driver.pool.layout.kv.layers)]
     stacked = torch.stack(layers).permute(0, 2, 3, 1, 4, 5)
     return stacked.flatten(3, 4)[:, :, :, :tokens]
-
-

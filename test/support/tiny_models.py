@@ -24,7 +24,7 @@ ROPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def make_checkpoint(folder: Path, kind: str, *, seed: int = 0, **config: Any) -> PreTrainedModel:
+def make_checkpoint(folder: Path, kind: str, *, seed: int = 0, **config: object) -> PreTrainedModel:
     """Write a float32 model of transformers' `kind` ("llama", ...) to `folder` and return it in evaluation mode."""
     settings = AutoConfig.for_model(kind, max_position_embeddings=1024, bos_token_id=1, eos_token_id=2, **config)
     model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()

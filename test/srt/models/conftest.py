@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """(kind, shape, rope) -> folder and transformers' model."""
     made: dict[tuple[str, ...], tuple[Path, PreTrainedModel]] = {}
 
-    def make(kind: str, shape: str, rope: str = "default", **extra: Any) -> tuple[Path, PreTrainedModel]:
+    def make(kind: str, shape: str, rope: str = "default", **extra: object) -> tuple[Path, PreTrainedModel]:
         key = (kind, shape, rope, *sorted(extra))
         if key not in made:
             folder = tmp_path_factory.mktemp(f"{kind}-{shape}-{rope}")
