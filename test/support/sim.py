@@ -14,6 +14,7 @@ from sglang.srt.core.clock import FakeClock
 from sglang.srt.core.layout import KVLayout, ShardLayout
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import SampledToken, StepPlan, StepResult
+from sglang.srt.core.trace import NullTracer
 from sglang.srt.disaggregation.messenger.loopback import Faults, LoopbackMessenger, LoopbackNetwork
 from sglang.srt.disaggregation.roles.decode import DecodeRole
 from sglang.srt.disaggregation.roles.prefill import PrefillRole
@@ -248,6 +249,7 @@ class Sim:
             channel=LocalChannel(to, back),
             waiter=NoWaiter(),
             clock=self.clock,
+            tracer=NullTracer(),
         )
         engine = self.engines[name] = Engine(name, scheduler, worker, cache, to, back)
         return engine
@@ -267,6 +269,7 @@ class Sim:
                 peers=peers,
                 incarnation=incarnation,
                 settings=self.settings,
+                tracer=NullTracer(),
             )
         return PrefillRole(
             messenger=messenger,
@@ -276,6 +279,7 @@ class Sim:
             context=CONTEXT,
             vocabulary=VOCABULARY,
             settings=self.settings,
+            tracer=NullTracer(),
         )
 
     def ask(self, engine: str, rid: str, prompt: list[int], count: int, group: str = "") -> Answer:

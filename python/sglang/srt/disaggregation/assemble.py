@@ -11,6 +11,7 @@ import zmq
 
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.core.layout import ShardLayout
+from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.handoff.immediates import WEIGHT_BITS
 from sglang.srt.disaggregation.messenger.fabric import FabricMessenger, PoolMemory
 from sglang.srt.disaggregation.roles.decode import DecodeRole
@@ -64,6 +65,7 @@ def assemble(
     *,
     context: int,
     vocabulary: int,
+    tracer: Tracer,
 ) -> Assembled:
     """Start the fabric and join it with the control plane. Raises ConfigError for an address that cannot be used."""
     messenger.start(pools, layout)
@@ -82,6 +84,7 @@ def assemble(
             peers=config.disagg_prefill,
             incarnation=incarnation,
             settings=settings,
+            tracer=tracer,
         )
         return Assembled(decode, (*dial.sockets, messenger.fileno()))
     listen: ListenLink[ToPrefill, ToDecode] = ListenLink(
@@ -97,5 +100,6 @@ def assemble(
         context=context,
         vocabulary=vocabulary,
         settings=settings,
+        tracer=tracer,
     )
     return Assembled(prefill, (listen.socket, messenger.fileno()))

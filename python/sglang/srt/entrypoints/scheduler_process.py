@@ -20,9 +20,10 @@ from sglang.srt.config.server import ServerConfig
 from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import Worker
+from sglang.srt.core.trace import NullTracer, Tracer
 from sglang.srt.disaggregation.assemble import Assembled, assemble, open_messenger, role_settings
-from sglang.srt.disaggregation.counter.hook import CounterHook
-from sglang.srt.disaggregation.messenger.fabric import PoolMemory
+from sglang.srt.disaggregation.counter.hook import CounterHook, TracedCounterHook
+from sglang.srt.disaggregation.messenger.fabric import FabricMessenger, PoolMemory
 from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch
 from sglang.srt.errors import CheckpointError, ConfigError, EngineError
 from sglang.srt.ipc.waiter import ZmqWaiter
@@ -36,7 +37,9 @@ from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.frontend import Ready, ToFrontend, ToScheduler
 from sglang.srt.model_executor.build import WorkerOptions, build_worker
 from sglang.srt.model_executor.hooks import NullHook
+from sglang.srt.models.base import LayerHook
 from sglang.srt.observability.logs import setup_logging
+from sglang.srt.observability.trace import ChromeTracer
 
 LOG = logging.getLogger(__name__)
 
@@ -85,7 +88,14 @@ def limits_of(config: ServerConfig, spec: ModelSpec) -> Limits:
     )
 
 
-def build(config: ServerConfig, spec: ModelSpec) -> Parts:
+def layer_hook(config: ServerConfig, messenger: FabricMessenger, tracer: Tracer) -> LayerHook:
+    """Only a prefill engine's layers are watched."""
+    if config.disagg_mode != "prefill":
+        return NullHook()
+    return TracedCounterHook(messenger.counter, tracer) if tracer.enabled else CounterHook(messenger.counter)
+
+
+def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
     """Load, allocate and connect. The fabric opens before the weights load: a wrong provider shows at once."""
     path, options = Path(config.model_path), worker_options(config)
     if config.disagg_mode == "null":
@@ -93,8 +103,7 @@ def build(config: ServerConfig, spec: ModelSpec) -> Parts:
         return Parts(worker, pool, Assembled(UnifiedRole(), ()))
     settings = role_settings(config)
     messenger = open_messenger(config, settings)
-    hook = CounterHook(messenger.counter) if config.disagg_mode == "prefill" else NullHook()
-    worker, pool = build_worker(path, spec, options, hook)
+    worker, pool = build_worker(path, spec, options, layer_hook(config, messenger, tracer))
     assembled = assemble(
         config,
         settings,
@@ -103,9 +112,17 @@ def build(config: ServerConfig, spec: ModelSpec) -> Parts:
         pool.layout,
         context=config.context_length or spec.max_positions,
         vocabulary=spec.vocab_size,
+        tracer=tracer,
     )
     LOG.info("fabric %s through %s", messenger.provider, messenger.library)
     return Parts(worker, pool, assembled)
+
+
+def open_tracer(config: ServerConfig) -> Tracer:
+    """A tracer that writes --trace-file, or one that does nothing."""
+    if not config.trace_file:
+        return NullTracer()
+    return ChromeTracer(Path(config.trace_file), f"{config.disagg_mode} {config.port}", os.getpid())
 
 
 def run(config: ServerConfig, address: str) -> None:
@@ -116,7 +133,8 @@ def run(config: ServerConfig, address: str) -> None:
         address, incoming=Codec[ToScheduler](ToScheduler), outgoing=Codec[ToFrontend](ToFrontend), bind=False
     )
     channel = ParentChannel(wire, parent)
-    parts = build(config, spec)
+    tracer = open_tracer(config)
+    parts = build(config, spec, tracer)
     limits = limits_of(config, spec)
     sources: Sequence[zmq.Socket[bytes] | int] = (
         wire.socket,
@@ -135,6 +153,7 @@ def run(config: ServerConfig, address: str) -> None:
         channel=channel,
         waiter=ZmqWaiter(sources),
         clock=MonotonicClock(),
+        tracer=tracer,
         seed=config.random_seed,
     )
     _announce(config, limits, layout, channel)

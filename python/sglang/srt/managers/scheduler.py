@@ -11,6 +11,7 @@ from sglang.srt.core.clock import Clock
 from sglang.srt.core.ports import Waiter, Worker
 from sglang.srt.core.states import RequestEvent, RequestState
 from sglang.srt.core.step import StepResult
+from sglang.srt.core.trace import Tracer
 from sglang.srt.ipc.channel import Channel
 from sglang.srt.managers.admission import reserve, reuse_limit
 from sglang.srt.managers.finish import accept
@@ -45,6 +46,7 @@ class Scheduler:
         channel: Channel[ToScheduler, ToFrontend],
         waiter: Waiter,
         clock: Clock,
+        tracer: Tracer,
         seed: int = 0,
     ) -> None:
         self.cache = cache
@@ -60,6 +62,7 @@ class Scheduler:
         self._channel = channel
         self._waiter = waiter
         self._clock = clock
+        self._tracer = tracer
         self._rows = Rows(limits.max_running)
         self._planner = Planner(cache, self._rows, limits, role)
         self._outbox = Outbox(limits.stream_interval)
@@ -177,6 +180,8 @@ class Scheduler:
         ticket = self._tickets.popleft()
         assert ticket.step_id == result.step_id
         self.role.stepped(result)
+        rows, started, ended = len(ticket.rows), result.started_ns, result.ended_ns
+        self._tracer.slice("steps", f"step {result.step_id}", started, ended, rows=rows, prompt=ticket.prompt_tokens)
         self.tally.took(result)
         sampled = iter(result.sampled)
         for request, row in ticket.rows:
@@ -194,6 +199,8 @@ class Scheduler:
         self.tally.generated_tokens += 1
         if request.first_token_at is None:
             request.first_token_at = self.now()
+            start, end = int(request.arrived * 1e9), int(request.first_token_at * 1e9)
+            self._tracer.slice("requests", "to first token", start, end, rid=request.rid)
         self._outbox.touch(request)
         if request.ended:
             self._end(request)
@@ -300,3 +307,4 @@ class Scheduler:
         """Leave peers and stop the worker."""
         self.role.close()
         self._worker.close()
+        self._tracer.close()

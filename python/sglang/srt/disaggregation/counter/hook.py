@@ -4,7 +4,10 @@ Bumped after the attention output projection (and, with tensor parallelism, its 
 rank's counter speak for all ranks).
 """
 
+import time
 from typing import Protocol
+
+from sglang.srt.core.trace import Tracer
 
 
 class Bumpable(Protocol):
@@ -24,3 +27,19 @@ class CounterHook:
     def after_attention(self, layer: int) -> None:
         """Called by the model once a layer and step, in order."""
         self._counter.add(1)
+
+
+class TracedCounterHook:
+    """The same, with the time of every bump in the trace, taken before the bump so that no post can precede it."""
+
+    def __init__(self, counter: Bumpable, tracer: Tracer) -> None:
+        self._counter = counter
+        self._tracer = tracer
+        self._bumps = 0
+
+    def after_attention(self, layer: int) -> None:
+        """Called by the model once a layer and step, in order."""
+        at = time.monotonic_ns()
+        self._counter.add(1)
+        self._bumps += 1
+        self._tracer.instant("layers", f"layer {layer}", at, layer=layer, bump=self._bumps)

@@ -11,6 +11,7 @@ from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import KVMessenger, MessengerEvent, PeerUnreachable, SlotFilled
 from sglang.srt.core.states import RequestState
 from sglang.srt.core.step import StepResult, StepRow
+from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.handoff.ledger import Inbound, TransferSlots
 from sglang.srt.disaggregation.handoff.states import DestinationEvent, DestinationState
 from sglang.srt.disaggregation.roles.link import PeerLink
@@ -56,7 +57,9 @@ class DecodeRole:
         peers: tuple[str, ...],
         incarnation: int,
         settings: RoleSettings,
+        tracer: Tracer,
     ) -> None:
+        self._tracer = tracer
         self._messenger = messenger
         self._link = link
         self._layout = layout
@@ -226,7 +229,10 @@ class DecodeRole:
         assert inbound.request.lease is not None
         page_bytes = sum(self._layout.page_bytes(rank) for rank in range(self._layout.tp_size))
         pages = self._last_page(inbound.request) - inbound.request.lease.cached_tokens // self._layout.kv.page_size
-        self._observed.transfer(at_ns / 1e9 - inbound.asked_at, pages * page_bytes * self._layout.kv.layers)
+        size = pages * page_bytes * self._layout.kv.layers
+        self._observed.transfer(at_ns / 1e9 - inbound.asked_at, size)
+        rid = inbound.request.rid
+        self._tracer.slice("transfers", "transfer", int(inbound.asked_at * 1e9), at_ns, rid=rid, bytes=size)
 
     # --- ends ---
 

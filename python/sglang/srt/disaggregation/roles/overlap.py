@@ -1,38 +1,24 @@
 """How much of the KV left while the forward that made it was still running."""
 
-from collections import deque
-from dataclasses import dataclass
-
 from sglang.srt.core.ports import WritesDone
 from sglang.srt.core.step import StepResult
+from sglang.srt.core.trace import Tracer
 
 KEPT_STEPS = 256
 """Steps whose end is remembered; a program ends within a few steps of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """CLOCK_MONOTONIC nanoseconds of one step and its writes, for the timeline."""
-
-    step_id: int
-    started_ns: int
-    forward_ended_ns: int
-    seen_ns: tuple[int, ...]
-    posted_ns: tuple[int, ...]
-    layer_bytes: tuple[int, ...]
-
-
 class OverlapMeter:
     """Joins the ends of steps with the ends of their writes, whichever comes first."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
         self._steps: dict[int, StepResult] = {}
         self._waiting: list[tuple[int, WritesDone]] = []
         self.bytes_total = 0
         """Bytes of pages that a step completed. Cached pages are not in it: no forward made them."""
         self.bytes_in_forward = 0
         """Of those, bytes whose write was posted before the forward ended."""
-        self.recent: deque[StepTimes] = deque(maxlen=KEPT_STEPS)
 
     def stepped(self, result: StepResult) -> None:
         """A step is over."""
@@ -55,8 +41,13 @@ class OverlapMeter:
             for size, posted in zip(done.layer_bytes, done.posted_ns, strict=True)
             if posted <= step.forward_ended_ns
         )
-        self.recent.append(
-            StepTimes(
-                step_id, step.started_ns, step.forward_ended_ns, done.seen_ns, done.posted_ns, done.layer_bytes
-            )
-        )
+        if self._tracer.enabled:
+            self._trace(step, done)
+
+    def _trace(self, step: StepResult, done: WritesDone) -> None:
+        """One slice for the forward, and one a layer from the watcher's look at the counter to the last post."""
+        step_id = step.step_id
+        self._tracer.slice("forward", f"step {step_id}", step.started_ns, step.forward_ended_ns, step=step_id)
+        layers = zip(done.seen_ns, done.posted_ns, done.layer_bytes, strict=True)
+        for layer, (seen, posted, size) in enumerate(layers):
+            self._tracer.slice("writes", f"layer {layer}", seen, posted, step=step_id, layer=layer, bytes=size)

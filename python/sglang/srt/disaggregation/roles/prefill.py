@@ -12,6 +12,7 @@ from sglang.srt.core.ports import KVMessenger, LayerWrites, MessengerEvent, Page
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.states import RequestState
 from sglang.srt.core.step import StepResult, StepRow
+from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.handoff.ledger import Outbound
 from sglang.srt.disaggregation.handoff.states import SOURCE_ENDS, SourceEvent, SourceState
 from sglang.srt.disaggregation.handshake import ask_problem
@@ -60,6 +61,7 @@ class PrefillRole:
         context: int,
         vocabulary: int,
         settings: RoleSettings,
+        tracer: Tracer,
     ) -> None:
         self._messenger = messenger
         self._link = link
@@ -75,7 +77,7 @@ class PrefillRole:
         self._by_request: dict[Request, Outbound] = {}
         self._by_handle: dict[int, tuple[Outbound, int | None]] = {}
         """Program -> (transfer, step that makes its KV; None for cached pages)."""
-        self._overlap = OverlapMeter()
+        self._overlap = OverlapMeter(tracer)
         self._pace = Pace()
         self._serial = count(1)
         self._done = self._failed = 0
