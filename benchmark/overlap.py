@@ -1,10 +1,11 @@
-"""How early does each layer's KV leave? One prefill and one decode engine, prompts of 1,024 tokens, the engine's own trace.
+"""How early does each layer's KV leave? One prefill and one decode engine, prompts of 1,024 tokens, the engine's own
+trace.
 
     python benchmark/overlap.py [--prompts 12] [--figure docs/img/overlap.png] [--json benchmark/results/overlap.json]
 
 Prints the share of KV bytes posted before their forward pass ended, and from counter to post: from the moment the layer
-hook bumped the counter (after the attention output projection) to the moment the native watcher had posted the layer's last
-write, and to the moment it saw the counter.
+hook bumped the counter (after the attention output projection) to the moment the native watcher had posted the layer's
+last write, and to the moment it saw the counter.
 """
 
 import argparse
@@ -94,9 +95,7 @@ def read_steps(trace: Path) -> list[Step]:
 def _step(forward: dict[str, Any], writes: list[dict[str, Any]], bumps: list[float]) -> Step:
     count = len(writes)
     first = forward["args"]["step"] * count
-    layers = (
-        Layer(bumps[first + w["args"]["layer"]], w["ts"], w["ts"] + w["dur"], w["args"]["bytes"]) for w in writes
-    )
+    layers = (Layer(bumps[first + w["args"]["layer"]], w["ts"], w["ts"] + w["dur"], w["args"]["bytes"]) for w in writes)
     return Step(forward["ts"], forward["ts"] + forward["dur"], tuple(layers))
 
 

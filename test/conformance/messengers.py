@@ -38,7 +38,9 @@ class Side(Protocol):
 
 
 class _Side:
-    def __init__(self, messenger: KVMessenger, memory: bytearray, shape: ShardLayout, bump: Callable[[int], None]) -> None:
+    def __init__(
+        self, messenger: KVMessenger, memory: bytearray, shape: ShardLayout, bump: Callable[[int], None]
+    ) -> None:
         self.messenger = messenger
         self.memory = memory
         self.layout = shape

@@ -4,10 +4,10 @@ import random
 import time
 
 import pytest
-from conformance.messengers import LAYERS, layout, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance.messengers import LAYERS, layout, pair
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import LayerWrites, PageCopies, SlotFilled, WritesDone, WritesEnded
 from sglang.srt.errors import EngineError

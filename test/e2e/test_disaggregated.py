@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+
 from support.engines import Engine, cluster
 
 FLAGS = ("--dtype", "float32", "--max-total-tokens", "24000", "--max-running-requests", "64", "--debug-invariants")

@@ -51,7 +51,9 @@ class Engine:
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             sys.stderr.write(f"--- log of {' '.join(map(str, self.process.args))}\n{self.log()[-4000:]}\n")  # type: ignore[arg-type]
         self.stop()
@@ -116,7 +118,9 @@ class Engine:
 
 
 @contextmanager
-def cluster(*flags: str, decodes: int = 1, prefill_flags: tuple[str, ...] = ()) -> Iterator[tuple[Engine, list[Engine]]]:
+def cluster(
+    *flags: str, decodes: int = 1, prefill_flags: tuple[str, ...] = ()
+) -> Iterator[tuple[Engine, list[Engine]]]:
     """(prefill engine, decode engines), ready."""
     control = free_port()
     with ExitStack() as stack:
@@ -124,9 +128,7 @@ def cluster(*flags: str, decodes: int = 1, prefill_flags: tuple[str, ...] = ()) 
             Engine("--disagg-mode", "prefill", "--disagg-bootstrap-port", str(control), *flags, *prefill_flags)
         )
         decode = [
-            stack.enter_context(
-                Engine("--disagg-mode", "decode", "--disagg-prefill", f"127.0.0.1:{control}", *flags)
-            )
+            stack.enter_context(Engine("--disagg-mode", "decode", "--disagg-prefill", f"127.0.0.1:{control}", *flags))
             for _ in range(decodes)
         ]
         for engine in (prefill, *decode):

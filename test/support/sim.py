@@ -1,8 +1,8 @@
 """A whole cluster in one thread: real schedulers, roles and loopback messengers; a worker whose KV is a hash chain.
 
-The KV of a position is a hash of its layer, the KV before it and its token, and a sampled token is a hash of all KV bytes
-of the row. So a page that is wrong, stale or overwritten at any layer changes the tokens, and `expected_tokens` says what
-they must be.
+The KV of a position is a hash of its layer, the KV before it and its token, and a sampled token is a hash of all KV
+bytes of the row. So a page that is wrong, stale or overwritten at any layer changes the tokens, and `expected_tokens`
+says what they must be.
 """
 
 import hashlib
@@ -214,7 +214,7 @@ class Sim:
 
     def __init__(
         self, seed: int, *, page_size: int = 4, faults: Faults | None = None, settings: RoleSettings | None = None
-    ):
+    ) -> None:
         self.random = random.Random(seed)
         self.clock = FakeClock()
         self.network = LoopbackNetwork(seed, faults)

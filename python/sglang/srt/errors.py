@@ -1,7 +1,8 @@
 """The one exception tree of the engine.
 
 Each class says who has to act: the person who started a server (`ConfigError`), the one who wrote a checkpoint
-(`CheckpointError`), the client that sent a request (`RequestError`), or the operator of a broken engine (`EngineError`).
+(`CheckpointError`), the client that sent a request (`RequestError`), or the operator of a broken engine
+(`EngineError`).
 """
 
 

@@ -1,7 +1,7 @@
 """Whole request lives over a simulated cluster, with seeded interleavings and faults.
 
-A token is a hash of every KV byte of its row, so "tokens equal expected_tokens" says that every page of every layer arrived
-intact, before it was read, and was not overwritten while in use.
+A token is a hash of every KV byte of its row, so "tokens equal expected_tokens" says that every page of every layer
+arrived intact, before it was read, and was not overwritten while in use.
 """
 
 import random
@@ -9,16 +9,18 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.sim import VOCABULARY, Sim, expected_tokens
 
 from sglang.srt.disaggregation.messenger.loopback import Faults
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.messages.frontend import Abort
+from support.sim import VOCABULARY, Sim, expected_tokens
 
 SEEDS = st.integers(0, 1 << 30)
 
 
-def cluster(seed: int, *, decodes: int = 2, prefills: int = 1, pages: int = 96, page_size: int = 4, **more: object) -> Sim:
+def cluster(
+    seed: int, *, decodes: int = 2, prefills: int = 1, pages: int = 96, page_size: int = 4, **more: object
+) -> Sim:
     sim = Sim(seed, page_size=page_size, **more)
     names = tuple(f"p{i}" for i in range(prefills))
     for name in names:
@@ -99,7 +101,9 @@ def test_aborts_at_any_moment_bring_everything_back(seed: int) -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS)
 def test_failing_writes_are_retried_without_a_wrong_token(seed: int) -> None:
-    sim = cluster(seed, faults=Faults(fail=0.01, reorder=0.3), settings=RoleSettings(local_tokens=0, fallback_local=True))
+    sim = cluster(
+        seed, faults=Faults(fail=0.01, reorder=0.3), settings=RoleSettings(local_tokens=0, fallback_local=True)
+    )
     loads = load(sim, seed, 10)
     sim.run(60_000)
     check(sim, loads)
@@ -222,7 +226,9 @@ def test_without_any_prefill_engine_a_request_is_refused_in_time() -> None:
     short = sim.ask("d0", "1", [1], 3)
     started = sim.clock.now()
     sim.run()
-    assert answer.refused is not None and answer.refused.status == 503 and "p0 does not answer" in answer.refused.message
+    assert (
+        answer.refused is not None and answer.refused.status == 503 and "p0 does not answer" in answer.refused.message
+    )
     assert sim.clock.now() - started < 4 and short.finish == "length"
 
 

@@ -106,6 +106,25 @@ def test_a_late_answer_for_an_ended_request_is_dropped(live: LiveFront) -> None:
             }
 
 
+def test_an_output_that_a_stop_string_ended_is_stopped_while_the_others_go_on(live: LiveFront) -> None:
+    live.scheduler.step_s = 0.01
+    texts = iter(["AB STOP and on", "x " * 100])
+    script = {}
+
+    def answer(request: Generate) -> list[int]:
+        script[request.rid] = live.tokenizer.encode(next(texts)) * 5
+        return script[request.rid]
+
+    live.scheduler.answer = answer
+    body = {"prompt": "go", "n": 2, "max_tokens": 60, "stop": " STOP", "stream": True}
+    with live.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        next(line for line in lines if '"finish_reason":"stop"' in line)
+        wait_until(lambda: len(live.scheduler.aborted()) == 1)
+        assert len(live.scheduler.running) == 1, "the other output goes on"
+        assert '"finish_reason":"length"' in [line for line in lines if line][-2]
+
+
 def test_the_schedulers_death_ends_open_requests_with_503_and_an_error_event(own: LiveFront) -> None:
     own.scheduler.step_s = 0.01
     with own.client() as client, client.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as response:

@@ -39,6 +39,17 @@ def test_generate_has_sglangs_shape(live: LiveFront, say: Say) -> None:
     assert 0 < meta["e2e_latency"] < 5
 
 
+def test_a16_nothing_behind_a_stop_string_is_reported(live: LiveFront, say: Say) -> None:
+    tokens = say("one two STOP three four")
+    live.scheduler.tokens_a_step = 100
+    body = {"text": "x", "return_logprob": True, "sampling_params": {"stop": " STOP"}}
+    with live.client() as client:
+        answer = client.post("/generate", json=body).json()
+    count = answer["meta_info"]["completion_tokens"]
+    assert answer["text"] == "one two" and answer["output_ids"] == tokens[:count] != tokens
+    assert len(answer["meta_info"]["output_token_logprobs"]) == count
+
+
 def test_batches_and_n_are_lists_and_ids_may_be_given(live: LiveFront) -> None:
     with live.client() as client:
         params = [{"max_new_tokens": 1}, {"max_new_tokens": 2}]

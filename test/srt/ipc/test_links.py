@@ -49,7 +49,9 @@ def channel_pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tup
 
 
 def test_check_channel(channel_pair: tuple[Channel[ToFrontend, ToScheduler], Channel[ToScheduler, ToFrontend]]) -> None:
-    """Order is kept, both ways, and poll never blocks. The scheduler speaks first (Ready), as the binding end has to wait."""
+    """Order is kept, both ways, and poll never blocks. The scheduler speaks first (Ready), as the binding end has to
+    wait.
+    """
     front, scheduler = channel_pair
     assert front.poll() == [] and scheduler.poll() == []
     scheduler.send(FlushReply(call=0, pages=0))
@@ -71,7 +73,12 @@ def test_a_malformed_frame_is_counted_and_the_next_one_read(tmp_path: Path) -> N
     )
     with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.connect(f"ipc://{tmp_path}/s")
-        for frame in (b"", b"\x01garbage", b"\x07" + SCHEDULER.encode(Abort(rid="x"))[1:], SCHEDULER.encode(Abort(rid="y"))):
+        for frame in (
+            b"",
+            b"\x01garbage",
+            b"\x07" + SCHEDULER.encode(Abort(rid="x"))[1:],
+            SCHEDULER.encode(Abort(rid="y")),
+        ):
             raw.send(frame)
         assert until(channel.poll) == [Abort(rid="y")] or until(channel.poll) == [Abort(rid="y")]
         assert channel.malformed == 3

@@ -5,9 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.sim import VOCABULARY, Sim, expected_tokens
 
 from sglang.srt.messages.frontend import Abort
+from support.sim import VOCABULARY, Sim, expected_tokens
 
 
 def prompts(seed: int, count: int, longest: int, shared: int = 0) -> list[list[int]]:

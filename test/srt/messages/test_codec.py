@@ -1,5 +1,7 @@
 """Frames: round trips, bounds, versions, and garbage that never raises anything but WireError."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def test_oversized_frames_are_refused_on_both_ends() -> None:
     small = Codec[ToScheduler](ToScheduler, limit=16)
     with pytest.raises(WireError, match="passes the frame limit"):
         small.encode(Abort(rid="x" * 100))
-    with pytest.raises(WireError, match="expected 1..16"):
+    with pytest.raises(WireError, match=r"expected 1\.\.16"):
         small.decode(FRONT.encode(Abort(rid="x" * 100)))
 
 
@@ -43,7 +45,5 @@ def test_garbage_and_mutations_raise_wire_errors_only(noise: bytes, data: st.Dat
     for byte in noise[:4]:
         frame[data.draw(st.integers(0, len(frame) - 1))] = byte
     for candidate in (noise, bytes(frame), bytes(frame[: len(noise)])):
-        try:
+        with contextlib.suppress(WireError):
             FRONT.decode(candidate)
-        except WireError:
-            pass

@@ -18,7 +18,7 @@ from sglang.srt.layers.parameter import LayerContext
 from sglang.srt.models.base import CausalLM
 from sglang.srt.models.checkpoint import SafetensorsCheckpoint
 from sglang.srt.models.registry import build_model
-from sglang.srt.models.weights import load_dummy, load_model, parameters
+from sglang.srt.models.weights import load_dummy, load_model
 
 Maker = Callable[..., tuple[Path, PreTrainedModel]]
 Tensors = dict[str, torch.Tensor]
@@ -32,8 +32,14 @@ def unfilled(folder: Path, group: ParallelGroup = ParallelGroup()) -> CausalLM: 
 def loaded(folder: Path) -> list[torch.Tensor]:
     """Every parameter after loading."""
     model = unfilled(folder)
+    targets = parameters(model)
     load_model(model, folder)
-    return list(parameters(model))
+    return targets
+
+
+def parameters(model: CausalLM) -> list[torch.Tensor]:
+    """What a checkpoint's tensors fill."""
+    return [piece.target for weight in model.weights() for source in weight.forms[0] for piece in source.pieces]
 
 
 @pytest.fixture

@@ -61,7 +61,9 @@ class ShardLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Pages of each rank's pool."""
 
     def heads_of(self, rank: int) -> range:
-        """The model's KV heads that a rank holds. Where tp_size exceeds kv_heads, neighbouring ranks hold the same head."""
+        """The model's KV heads that a rank holds. Where tp_size exceeds kv_heads, neighbouring ranks hold the same
+        head.
+        """
         if not 0 <= rank < self.tp_size:
             raise ValueError(f"rank {rank} of tp_size {self.tp_size}")
         if self.kv.kind == "mla":

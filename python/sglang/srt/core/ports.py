@@ -1,4 +1,6 @@
-"""What the scheduler and its roles need from the outside, as protocols. Implementations live in rooms they may not import."""
+"""What the scheduler and its roles need from the outside, as protocols. Implementations live in rooms they may not
+import.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,7 +18,9 @@ class Worker(Protocol):
         ...
 
     def poll(self) -> list[StepResult]:
-        """Finished steps in order, without blocking. Raises EngineError with the worker's traceback once it has died."""
+        """Finished steps in order, without blocking. Raises EngineError with the worker's traceback once it has
+        died.
+        """
         ...
 
     def fileno(self) -> int:
@@ -60,7 +64,8 @@ class PageCopies(msgspec.Struct, frozen=True, kw_only=True):
 class LayerWrites(msgspec.Struct, frozen=True, kw_only=True):
     """What one step completes of one transfer: for every layer, these copies, once the counter says so.
 
-    The layer hook's counter reads `base + layer + 1` when a layer's KV is complete; without a base the KV is there already.
+    The layer hook's counter reads `base + layer + 1` when a layer's KV is complete; without a base the KV is there
+    already.
     """
 
     peer: str

@@ -1,8 +1,9 @@
 """The one message a worker obeys, and the one it answers with.
 
-A `StepPlan` carries differences: a worker keeps a table of rows (block table, sampling state, last sampled token), and a
-plan opens rows, extends them and closes them. That is small enough to broadcast to many ranks, and it lets the scheduler
-plan step N+1 before the tokens of step N are known: a row without tokens continues with what its slot sampled last.
+A `StepPlan` carries differences: a worker keeps a table of rows (block table, sampling state, last sampled token), and
+a plan opens rows, extends them and closes them. That is small enough to broadcast to many ranks, and it lets the
+scheduler plan step N+1 before the tokens of step N are known: a row without tokens continues with what its slot
+sampled last.
 """
 
 import msgspec
@@ -40,7 +41,9 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     new_pages: tuple[int, ...] = ()
     """Pages appended to the row's block table before the step."""
     sample: bool = False
-    """Sample a token from the logits of the last position. False for all but the last chunk, and always on prefill engines."""
+    """Sample a token from the logits of the last position. False for all but the last chunk, and always on prefill
+    engines.
+    """
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True):

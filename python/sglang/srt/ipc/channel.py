@@ -10,7 +10,9 @@ class Channel(Protocol, Generic[In, Out]):
     """One end of a connection; `check_channel` in test/conformance holds every implementation to this."""
 
     def send(self, message: Out) -> None:
-        """Queue a message. Never blocks; raises EngineError when the queue's bound is reached (the other end is stuck)."""
+        """Queue a message. Never blocks; raises EngineError when the queue's bound is reached (the other end is
+        stuck).
+        """
         ...
 
     def poll(self) -> list[In]:

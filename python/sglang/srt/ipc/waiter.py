@@ -18,5 +18,7 @@ class ZmqWaiter:
             self._poller.register(source, zmq.POLLIN)
 
     def wait(self, seconds: float) -> None:
-        """Return at the first event, or after `seconds` (rounded up to a millisecond, so that deadlines have passed)."""
+        """Return at the first event, or after `seconds` (rounded up to a millisecond, so that deadlines have
+        passed).
+        """
         self._poller.poll(max(0, int(seconds * 1000 + 0.999)))

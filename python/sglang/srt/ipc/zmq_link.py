@@ -1,4 +1,6 @@
-"""The control plane between engines over ZeroMQ: a prefill engine listens (ROUTER), a decode engine dials (DEALER each)."""
+"""The control plane between engines over ZeroMQ: a prefill engine listens (ROUTER), a decode engine dials (DEALER
+each).
+"""
 
 import re
 from collections.abc import Mapping

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from torch.nn import functional as F
 
+from sglang.srt.kernels.linear import Matrix
 from sglang.srt.layers.parameter import LayerContext, Piece, Source, Weight, whole
 
 
@@ -26,28 +26,44 @@ class ColumnLinear:
     """
 
     def __init__(
-        self, context: LayerContext, prefix: str, inputs: int, parts: Sequence[Part], *, fused: str, bias: bool
+        self,
+        context: LayerContext,
+        prefix: str,
+        inputs: int,
+        parts: Sequence[Part],
+        *,
+        fused: str,
+        bias: bool,
+        tail: int = 0,
     ) -> None:
+        """`tail`: the part from which on `call_tail` computes; such a layer keeps those rows twice."""
         self._prefix = prefix
         self._parts = tuple(parts)
         self._fused = fused
         width = sum(len(part.columns) for part in parts)
-        self.weight = torch.empty(width, inputs, dtype=context.dtype)
-        self.bias = torch.empty(width, dtype=context.dtype) if bias else None
+        self._skipped = sum(len(part.columns) for part in parts[:tail])
+        self._matrix = Matrix(width, inputs, context.dtype)
+        self._tail = Matrix(width - self._skipped if tail else 0, inputs, context.dtype)
+        self._bias = torch.empty(width, dtype=context.dtype) if bias else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return self._matrix(x, self._bias)
 
-    def from_part(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """Only the parts from `index` on, side by side."""
-        start = sum(len(part.columns) for part in self._parts[:index])
-        return F.linear(x, self.weight[start:], None if self.bias is None else self.bias[start:])
+    def call_tail(self, x: torch.Tensor) -> torch.Tensor:
+        """Only the parts from `tail` on, side by side."""
+        return self._tail(x, None if self._bias is None else self._bias[self._skipped :])
 
     def weights(self) -> Iterator[Weight]:
         """The weight, and the bias where there is one."""
-        yield self._weight("weight", self.weight)
-        if self.bias is not None:
-            yield self._weight("bias", self.bias)
+        yield self._weight("weight", self._matrix.weight)._replace(ready=self._ready)
+        if self._bias is not None:
+            yield self._weight("bias", self._bias)
+
+    def _ready(self) -> None:
+        if self._tail.weight.shape[0]:
+            self._tail.weight.copy_(self._matrix.weight[self._skipped :])
+            self._tail.pack()
+        self._matrix.pack()
 
     def _weight(self, kind: str, tensor: torch.Tensor) -> Weight:
         rest = tuple(tensor.shape[1:])
@@ -80,19 +96,20 @@ class RowLinear:
         self._share = share
         self._collectives = context.collectives
         self._solo = context.group.size == 1
-        self.weight = torch.empty(outputs, len(share), dtype=context.dtype)
-        self.bias = torch.empty(outputs, dtype=context.dtype) if bias else None
+        self._matrix = Matrix(outputs, len(share), context.dtype)
+        self._bias = torch.empty(outputs, dtype=context.dtype) if bias else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._solo:
-            return F.linear(x, self.weight, self.bias)
-        total = self._collectives.all_reduce(F.linear(x, self.weight))
-        return total if self.bias is None else total.add_(self.bias)
+            return self._matrix(x, self._bias)
+        total = self._collectives.all_reduce(self._matrix(x))
+        return total if self._bias is None else total.add_(self._bias)
 
     def weights(self) -> Iterator[Weight]:
         """The weight, and the bias where there is one."""
-        piece = Piece(1, self._share.start, len(self._share), self.weight)
-        shape = (self.weight.shape[0], self._inputs)
-        yield Weight(((Source(f"{self._name}.weight", shape, (piece,)),),))
-        if self.bias is not None:
-            yield whole(f"{self._name}.bias", self.bias)
+        weight = self._matrix.weight
+        piece = Piece(1, self._share.start, len(self._share), weight)
+        source = Source(f"{self._name}.weight", (weight.shape[0], self._inputs), (piece,))
+        yield Weight(((source,),), self._matrix.pack)
+        if self._bias is not None:
+            yield whole(f"{self._name}.bias", self._bias)

@@ -4,7 +4,7 @@ A layer allocates its rank's share and names, for each tensor of the checkpoint,
 in `models/weights.py` reads this and nothing else, so a layer that shards differently changes no other file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -38,10 +38,16 @@ class Source(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
+def nothing() -> None:
+    """What most layers do once they are filled."""
+
+
 class Weight(NamedTuple):
     """A parameter that exactly one of several forms fills: split (q, k, v apart) or fused (one qkv), for example."""
 
     forms: tuple[tuple[Source, ...], ...]
+    ready: Callable[[], None] = nothing
+    """Called once the parameter is filled; its targets are not to be touched afterwards."""
 
 
 class Layer(Protocol):

@@ -30,7 +30,7 @@ class Intake:
     def __init__(self, scheduler: "Scheduler", channel: Channel[ToScheduler, ToFrontend], seed: int) -> None:
         self._scheduler = scheduler
         self._channel = channel
-        self._seeds = random.Random(seed)  # noqa: S311 - sampling seeds are no secrets
+        self._seeds = random.Random(seed)
         self._leaving = False
 
     @property

@@ -16,7 +16,9 @@ class Limits:
     chunk: int
     """Prompt tokens a step at most (--chunked-prefill-size)."""
     max_prefill: int
-    """Prompt tokens of all requests that prefill at the same time (--max-prefill-tokens); one longer prompt may run alone."""
+    """Prompt tokens of all requests that prefill at the same time (--max-prefill-tokens); one longer prompt may run
+    alone.
+    """
     context: int
     """Positions a request may reach."""
     layers: int
@@ -33,7 +35,7 @@ class Limits:
     def growth(self, remaining: int) -> int:
         """Output tokens that admission keeps pages for, for a request that may still generate `remaining`.
 
-        64 tokens is half of SGLang's default max_new_tokens: most requests end before their limit, and those that do not
-        are served by retraction. --schedule-conservativeness scales it.
+        64 tokens is half of SGLang's default max_new_tokens: most requests end before their limit, and those that do
+        not are served by retraction. --schedule-conservativeness scales it.
         """
         return min(remaining, int(64 * self.conservativeness))

@@ -1,7 +1,7 @@
 """Collects what one turn of the loop has to tell the frontend."""
 
 from sglang.srt.managers.request import Request
-from sglang.srt.messages.frontend import Outputs, Refused, TokenOut, ToFrontend
+from sglang.srt.messages.frontend import Outputs, Refused, ToFrontend, TokenOut
 
 
 class Outbox:

@@ -1,4 +1,6 @@
-"""What differs between a unified engine, a prefill engine and a decode engine: where a request's KV comes from and goes to."""
+"""What differs between a unified engine, a prefill engine and a decode engine: where a request's KV comes from and
+goes to.
+"""
 
 from enum import Enum
 from typing import Protocol
@@ -73,7 +75,9 @@ class Role(Protocol):
         ...
 
     def route(self, request: Request, cached: int, leader_done: bool) -> Route:
-        """Where to get the KV beyond the first `cached` tokens. `leader_done`: a request of the same group has it here."""
+        """Where to get the KV beyond the first `cached` tokens. `leader_done`: a request of the same group has it
+        here.
+        """
         ...
 
     def launch(self, request: Request) -> None:
@@ -85,7 +89,9 @@ class Role(Protocol):
         ...
 
     def planned(self, request: Request, row: StepRow, base: int, step_id: int) -> None:
-        """`row` goes into the next step, before whose first layer the counter reads `base`. Called before the submit."""
+        """`row` goes into the next step, before whose first layer the counter reads `base`. Called before the
+        submit.
+        """
         ...
 
     def stepped(self, result: StepResult) -> None:

@@ -1,7 +1,7 @@
 """The only loop of an engine: it decides, a worker computes, a role says where KV comes from and goes to.
 
-One turn: hear the frontend, hear the role's peers, take finished steps, admit, plan at most `depth` steps ahead, answer.
-Nothing in it blocks; it sleeps in the waiter alone.
+One turn: hear the frontend, hear the role's peers, take finished steps, admit, plan at most `depth` steps ahead,
+answer. Nothing in it blocks; it sleeps in the waiter alone.
 """
 
 import logging

@@ -68,7 +68,9 @@ class CacheManager:
         return lease
 
     def extend(self, lease: PageLease, tokens: int) -> list[int] | None:
-        """Grow a lease to cover `tokens` tokens, evicting if need be. The new pages, or None (and no change) if too few."""
+        """Grow a lease to cover `tokens` tokens, evicting if need be. The new pages, or None (and no change) if too
+        few.
+        """
         missing = self.pages_for(tokens) - len(lease.pages)
         if missing <= 0:
             return []

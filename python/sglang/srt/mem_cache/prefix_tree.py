@@ -1,8 +1,8 @@
 """A radix tree from token prefixes to the KV pages that hold them.
 
-Page-granular: a node's key is a list of whole pages' tokens, a child is found by the tokens of its first page. A lock on a
-node locks its path to the root, so a locked prefix can never lose a page in its middle. Eviction takes unlocked leaves,
-least recently used first, and only as many pages from a leaf's tail as are wanted.
+Page-granular: a node's key is a list of whole pages' tokens, a child is found by the tokens of its first page. A lock
+on a node locks its path to the root, so a locked prefix can never lose a page in its middle. Eviction takes unlocked
+leaves, least recently used first, and only as many pages from a leaf's tail as are wanted.
 
     root ── [p0 p1 p2]* ── [p3]*           * locked by a request that reads p0..p3
                        └── [p7 p8]         evictable, tail first
@@ -81,8 +81,8 @@ class PrefixTree:
     def insert(self, tokens: Sequence[int], pages: Sequence[int]) -> tuple[Node, int]:
         """Make `tokens`' whole pages findable, `pages[i]` holding page i.
 
-        Returns the node where they end and k: pages[:k] were cached before under other (or the same) numbers and stay the
-        caller's; pages[k:] are the tree's from now on.
+        Returns the node where they end and k: pages[:k] were cached before under other (or the same) numbers and stay
+        the caller's; pages[k:] are the tree's from now on.
         """
         chunks = chunks_of(tokens, self.page_size)
         if len(pages) < len(chunks):
@@ -114,16 +114,15 @@ class PrefixTree:
     def evict(self, wanted: int) -> list[int]:
         """Up to `wanted` pages, least recently used leaves first; fewer where the rest is locked."""
         order = count()
-        leaves = [(n.used, next(order), n) for n in self._nodes() if not n.children and n.locks == 0]
+        leaves = [(n.used, next(order), n) for n in self._nodes() if _is_free_leaf(n)]
         heapq.heapify(leaves)
         freed: list[int] = []
         while leaves and len(freed) < wanted:
             _, _, leaf = heapq.heappop(leaves)
             parent = leaf.parent
             freed += self._trim(leaf, wanted - len(freed))
-            if not leaf.pages and parent is not None and parent.parent is not None and not parent.children:
-                if parent.locks == 0:
-                    heapq.heappush(leaves, (parent.used, next(order), parent))
+            if not leaf.pages and parent is not None and _is_free_leaf(parent):
+                heapq.heappush(leaves, (parent.used, next(order), parent))
         return freed
 
     def _trim(self, leaf: Node, most: int) -> list[int]:
@@ -165,6 +164,10 @@ class PrefixTree:
         node.chunks, node.pages, node.parent = node.chunks[at:], node.pages[at:], upper
         upper.children[node.chunks[0]] = node
         return upper
+
+
+def _is_free_leaf(node: Node) -> bool:
+    return node.parent is not None and not node.children and node.locks == 0
 
 
 def _common(mine: list[Chunk], theirs: list[Chunk], start: int) -> int:

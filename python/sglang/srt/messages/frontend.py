@@ -1,14 +1,14 @@
 """What the HTTP process and the scheduler process say to each other.
 
-Tokens cross this seam, never text: the frontend owns the tokenizer, the chat template and stop strings; the scheduler owns
-pages and batches. Every struct is frozen and tagged; `codec.py` bounds and versions the frames.
+Tokens cross this seam, never text: the frontend owns the tokenizer, the chat template and stop strings; the scheduler
+owns pages and batches. Every struct is frozen and tagged; `codec.py` bounds and versions the frames.
 """
 
 import msgspec
 
 from sglang.srt.core.sampling import SamplingParams
 
-# --- frontend -> scheduler ---------------------------------------------------------------------------------------------
+# --- frontend -> scheduler ------------------------------------------------------------------------------------------
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
@@ -56,7 +56,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
 
 ToScheduler = Generate | Abort | AbortAll | FlushCache | GetState | Shutdown
 
-# --- scheduler -> frontend ---------------------------------------------------------------------------------------------
+# --- scheduler -> frontend ------------------------------------------------------------------------------------------
 
 
 class TokenOut(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The control plane between decode (D) and prefill (P) engines. Bytes of KV never travel here.
 
-Every message about a transfer carries D's transfer number and generation: a retry is a new generation, so an answer to an
-earlier try can be told from one to the present try. Receivers check every number against the negotiated layout before use.
+Every message about a transfer carries D's transfer number and generation: a retry is a new generation, so an answer to
+an earlier try can be told from one to the present try. Receivers check every number against the negotiated layout
+before use.
 """
 
 import msgspec

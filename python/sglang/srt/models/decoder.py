@@ -7,7 +7,7 @@ import torch
 
 from sglang.srt.config.model import ModelSpec
 from sglang.srt.layers.attention.base import AttentionBackend
-from sglang.srt.layers.embedding import OutputHead, VocabEmbedding
+from sglang.srt.layers.embedding import TableUse, VocabTable
 from sglang.srt.layers.norm import RMSNorm
 from sglang.srt.layers.parameter import LayerContext, Weight
 from sglang.srt.layers.rope import RotaryEmbedding, Rotation
@@ -42,11 +42,12 @@ class Decoder:
     def __init__(self, spec: ModelSpec, context: LayerContext, layers: Sequence[DecoderLayer]) -> None:
         self._layers = tuple(layers)
         self._rope = RotaryEmbedding(spec.rope, spec.head_dim, context.dtype)
-        self._embedding = VocabEmbedding(context, "model.embed_tokens", spec.vocab_size, spec.hidden_size)
-        self._norm = RMSNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
+        sizes = (spec.vocab_size, spec.hidden_size)
         tied = spec.tie_word_embeddings
-        table = self._embedding if tied else VocabEmbedding(context, "lm_head", spec.vocab_size, spec.hidden_size)
-        self._head = OutputHead(context, table, tied=tied)
+        use = TableUse.BOTH if tied else TableUse.LOOKUP
+        self._embedding = VocabTable(context, "model.embed_tokens", *sizes, use)
+        self._head = self._embedding if tied else VocabTable(context, "lm_head", *sizes, TableUse.HEAD)
+        self._norm = RMSNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
         # Old checkpoints store what the config implies: rope's frequencies, and a tied head once more.
         self._ignored = ("rotary_emb.inv_freq", "lm_head.weight") if tied else ("rotary_emb.inv_freq",)
 
@@ -68,7 +69,7 @@ class Decoder:
         x = self._layers[last].attention(x, rotation, backend, rows)
         hook.after_attention(last)
         x = self._layers[last].mlp(x)
-        return self._head(self._norm(x))
+        return self._head.logits(self._norm(x))
 
     def weights(self) -> Iterator[Weight]:
         """As CausalLM.weights."""
@@ -76,7 +77,8 @@ class Decoder:
         for layer in self._layers:
             yield from layer.weights()
         yield from self._norm.weights()
-        yield from self._head.weights()
+        if self._head is not self._embedding:
+            yield from self._head.weights()
 
     def ignored(self) -> tuple[str, ...]:
         """As CausalLM.ignored."""

@@ -1,7 +1,7 @@
 """Fill a model from a checkpoint: each parameter and tensor exactly once, or one error that lists all that is wrong."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +30,8 @@ def load_dummy(model: CausalLM, seed: int) -> None:
 def load_weights(model: CausalLM, checkpoint: Checkpoint, label: str) -> None:
     """Check the whole checkpoint against the model, then copy in the checkpoint's own order."""
     shapes = checkpoint.shapes()
-    sources = [source for weight in model.weights() for source in _form(weight, shapes)]
+    weights = list(model.weights())
+    sources = [source for weight in weights for source in _form(weight, shapes)]
     _check(sources, checkpoint, model.ignored())
     by_name = {source.name: source for source in sources}
     progress = ByteProgress(label, sum(_nbytes(source.pieces) for source in sources))
@@ -39,6 +40,8 @@ def load_weights(model: CausalLM, checkpoint: Checkpoint, label: str) -> None:
         if source is not None:
             _copy(source, checkpoint.read(name))
             progress.advance(_nbytes(source.pieces))
+    for weight in weights:
+        weight.ready()
 
 
 def _form(weight: Weight, names: Mapping[str, object]) -> tuple[Source, ...]:
@@ -86,11 +89,3 @@ def _copy(source: Source, tensor: torch.Tensor) -> None:
 
 def _nbytes(pieces: Iterable[Piece]) -> int:
     return sum(piece.target.nbytes for piece in pieces)
-
-
-def parameters(model: CausalLM) -> Iterator[torch.Tensor]:
-    """The views that a checkpoint's tensors fill; together they are the model's memory."""
-    for weight in model.weights():
-        for source in weight.forms[0]:
-            for piece in source.pieces:
-                yield piece.target

@@ -70,7 +70,9 @@ def test_every_live_state_can_still_end() -> None:
 
 
 def test_a_cancelled_transfer_frees_its_pages_only_when_nothing_can_land() -> None:
-    """From CANCELLING, only proof of quiescence ends it: drained, a failure report (sent when quiet), the full count, a fence."""
+    """From CANCELLING, only proof of quiescence ends it: drained, a failure report (sent when quiet), the full count,
+    a fence.
+    """
     ends = {e for e in DestinationEvent if DESTINATION_TABLE.next(DestinationState.CANCELLING, e) in DESTINATION_ENDS}
     assert ends == {
         DestinationEvent.DRAINED,

@@ -1,4 +1,6 @@
-"""Every destination byte exactly once, the expected weight exact, the load even, for all shapes of source and destination."""
+"""Every destination byte exactly once, the expected weight exact, the load even, for all shapes of source and
+destination.
+"""
 
 from collections import Counter
 

@@ -73,7 +73,9 @@ class Outbound:
 
 
 class TransferSlots:
-    """Counting slots of a decode engine. The slot freed longest ago is reused first, which keeps strays recognisable."""
+    """Counting slots of a decode engine. The slot freed longest ago is reused first, which keeps strays
+    recognisable.
+    """
 
     def __init__(self, count: int) -> None:
         self._free: dict[int, None] = dict.fromkeys(range(count))

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyfabric
 from numpy.typing import NDArray
 
+import pyfabric
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import (
     LayerWrites,
@@ -92,9 +92,7 @@ class FabricMessenger:
             raise EngineError(f"{peer} holds a memory key already")
         self._granted.add(peer)
         granted = [region.grant(peer) for region in self._regions]
-        return tuple(
-            RemoteRegion(rank=rank, base=g.base, key=g.key, nbytes=g.nbytes) for rank, g in enumerate(granted)
-        )
+        return tuple(RemoteRegion(rank=rank, base=g.base, key=g.key, nbytes=g.nbytes) for rank, g in enumerate(granted))
 
     def revoke(self, peer: str) -> None:
         if peer in self._granted:

@@ -1,7 +1,8 @@
 """A messenger inside one process, with real bytes and seeded faults: what a fabric may do at its worst, on demand.
 
-Writes travel through a `LoopbackNetwork` that delivers them when `pump()` is called, in an order and with failures that a
-seed decides. Memory keys are checked at delivery, as a NIC does, so a revoked key stops writes that were posted before.
+Writes travel through a `LoopbackNetwork` that delivers them when `pump()` is called, in an order and with failures
+that a seed decides. Memory keys are checked at delivery, as a NIC does, so a revoked key stops writes that were posted
+before.
 """
 
 import random
@@ -70,7 +71,7 @@ class LoopbackNetwork:
 
     def __init__(self, seed: int, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
-        self.random = random.Random(seed)  # noqa: S311 - a seeded fault injector
+        self.random = random.Random(seed)
         self.members: dict[str, LoopbackMessenger] = {}
         self.flying: list[_Write] = []
         self.dead: set[str] = set()

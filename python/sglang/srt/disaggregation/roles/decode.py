@@ -337,5 +337,3 @@ class DecodeRole:
     def close(self) -> None:
         self._link.close()
         self._messenger.close()
-
-

@@ -1,7 +1,8 @@
 """A prefill engine: it fills KV for decode engines and posts each layer's pages while the forward still runs.
 
-Walk 4 of the design, the prefill side. It never samples and never sees a prompt's last token. For every (step, request) the
-messenger is handed one program before the step is submitted; from there on native code watches the counter.
+Walk 4 of the design, the prefill side. It never samples and never sees a prompt's last token. For every (step,
+request) the messenger is handed one program before the step is submitted; from there on native code watches the
+counter.
 """
 
 import logging
@@ -70,9 +71,7 @@ class PrefillRole:
         self._vocabulary = vocabulary
         self._settings = settings
         self._incarnation = incarnation
-        self._guests = Guests(
-            link=link, messenger=messenger, layout=layout, incarnation=incarnation, settings=settings
-        )
+        self._guests = Guests(link=link, messenger=messenger, layout=layout, incarnation=incarnation, settings=settings)
         self._live: dict[tuple[str, int], Outbound] = {}
         self._by_request: dict[Request, Outbound] = {}
         self._by_handle: dict[int, tuple[Outbound, int | None]] = {}
@@ -182,9 +181,7 @@ class PrefillRole:
         self._live[name, ask.transfer] = self._by_request[request] = outbound
         self._desk.enqueue(request)
         estimate = self._pace.estimate_ms(queued + len(ask.token_ids))
-        self._link.send(
-            name, AskQueued(transfer=ask.transfer, generation=ask.generation, estimate_ms=estimate)
-        )
+        self._link.send(name, AskQueued(transfer=ask.transfer, generation=ask.generation, estimate_ms=estimate))
 
     def _reject(self, outbound: Outbound, reason: str, retry_ms: int) -> None:
         """Turn down one that is still queued."""
@@ -212,9 +209,7 @@ class PrefillRole:
         outbound.on(SourceEvent.ADMIT)
         self._link.send(
             outbound.peer,
-            AskAdmitted(
-                transfer=outbound.number, generation=outbound.generation, cached_tokens=request.cached_tokens
-            ),
+            AskAdmitted(transfer=outbound.number, generation=outbound.generation, cached_tokens=request.cached_tokens),
         )
         self._arm(outbound, request.cached_tokens // self._layout.kv.page_size, None, None)
 

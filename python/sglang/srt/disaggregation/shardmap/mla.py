@@ -1,4 +1,6 @@
-"""MLA: every rank holds every page. Equal TP sends rank i to rank i; otherwise pages are striped over source replicas."""
+"""MLA: every rank holds every page. Equal TP sends rank i to rank i; otherwise pages are striped over source
+replicas.
+"""
 
 from collections.abc import Iterator
 

@@ -39,8 +39,8 @@ def _below(bound: int, first: int, stride: int) -> int:
 def plan_copies(source: ShardLayout, destination: ShardLayout, replica_key: int) -> tuple[ShardCopy, ...]:
     """The copies of every page of a transfer.
 
-    `replica_key` spreads transfers over source ranks that hold the same bytes. Raises ValueError, naming the fields, where
-    the two layouts do not describe the same KV.
+    `replica_key` spreads transfers over source ranks that hold the same bytes. Raises ValueError, naming the fields,
+    where the two layouts do not describe the same KV.
     """
     differences = source.kv.differences(destination.kv)
     if differences:

@@ -26,7 +26,11 @@ class GQAttention:
             Part("k_proj", spec.num_kv_heads * dim, kv_columns),
             Part("v_proj", spec.num_kv_heads * dim, kv_columns),
         ]
-        self._qkv = ColumnLinear(context, prefix, spec.hidden_size, parts, fused="qkv_proj", bias=spec.qkv_bias)
+        # The last layer of a step without logits needs K and V alone.
+        tail = 1 if layer == spec.num_layers - 1 else 0
+        self._qkv = ColumnLinear(
+            context, prefix, spec.hidden_size, parts, fused="qkv_proj", bias=spec.qkv_bias, tail=tail
+        )
         width = spec.num_heads * dim
         self._output = RowLinear(context, f"{prefix}.o_proj", width, columns, spec.hidden_size, bias=spec.output_bias)
         self._q_norm = RMSNorm(context, f"{prefix}.q_norm", dim, spec.rms_norm_eps) if spec.qk_norm else None
@@ -45,8 +49,8 @@ class GQAttention:
         return self._output(attended if rows is None else attended[rows])
 
     def store(self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend) -> None:
-        """Only compute and store K and V."""
-        kv = self._qkv.from_part(1, x).view(x.shape[0], 2, self._kv_heads, self._head_dim)
+        """Only compute and store K and V; the model's last layer alone can do that."""
+        kv = self._qkv.call_tail(x).view(x.shape[0], 2, self._kv_heads, self._head_dim)
         keys = kv[:, 0] if self._k_norm is None else self._k_norm(kv[:, 0])
         kv[:, 0] = rotation.apply(keys)
         backend.store(self._layer, kv)
