@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from sglang.srt.config.model import AttentionKind, ModelSpec, kv_layout, read_model_spec
+from sglang.srt.config.model import AttentionKind, ModelSpec, read_model_spec
 from sglang.srt.config.model_rope import RopeKind
 from sglang.srt.errors import CheckpointError
+from sglang.srt.kv_pool.layout import kv_layout
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,

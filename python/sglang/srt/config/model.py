@@ -6,14 +6,13 @@ Nothing else in the engine asks which model it serves; what a room needs to know
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from sglang.srt.config.architectures import ARCHITECTURES, Architecture
 from sglang.srt.config.model_json import JsonFields, read_json
 from sglang.srt.config.model_rope import RopeSpec, read_rope
-from sglang.srt.core.layout import KVLayout
 from sglang.srt.errors import CheckpointError
 
 ACTIVATIONS = ("silu",)
@@ -87,19 +86,6 @@ def read_model_spec(folder: Path, overrides: Mapping[str, Any] | None = None) ->
     spec = _spec(config, generation)
     _check_sizes(config.source, spec)
     return spec
-
-
-def kv_layout(spec: ModelSpec, *, page_size: int, dtype: Literal["float32", "bfloat16"], model: str) -> KVLayout:
-    """How this model's KV lies in pages of `page_size` tokens; `model` is `model_digest`'s answer."""
-    return KVLayout(
-        kind=spec.attention.value,
-        layers=spec.num_layers,
-        page_size=page_size,
-        kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        dtype=dtype,
-        model=model,
-    )
 
 
 def _spec(config: JsonFields, generation: JsonFields) -> ModelSpec:

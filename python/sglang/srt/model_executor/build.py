@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from sglang.srt.config.hardware import detect
-from sglang.srt.config.model import AttentionKind, ModelSpec, kv_layout
+from sglang.srt.config.model import AttentionKind, ModelSpec
 from sglang.srt.config.model_digest import dummy_digest, model_digest
 from sglang.srt.core.layout import KVLayout, ShardLayout
 from sglang.srt.distributed.collectives import SoloCollectives
@@ -15,6 +15,7 @@ from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.errors import CheckpointError, ConfigError
 from sglang.srt.kv_pool.base import TORCH_DTYPES, KVPool
 from sglang.srt.kv_pool.gqa import GQAPool, Region
+from sglang.srt.kv_pool.layout import kv_layout
 from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.layers.attention.torch_native import TorchNativeAttention
 from sglang.srt.layers.parameter import LayerContext
