@@ -121,13 +121,14 @@ def test_kv_report_is_a_difference() -> None:
         "kv_transfer_bytes_total": 3e9,
         "kv_bytes_made_in_forward_total": 1.6e9,
         "kv_bytes_posted_in_forward_total": 1.2e9,
+        "kv_posting_seconds_total": 0.25,
         "kv_transfer_latency_ms_sum": 600.0,
         "kv_transfer_latency_ms_count": 5.0,
     }
     report = kv_report(before, after)
-    assert report == KVReport(2e9, 1.6e9, 1.2e9, 4.0, 0.5)
+    assert report == KVReport(2e9, 1.6e9, 1.2e9, 4.0, 0.5, 0.25)
     assert report is not None
-    assert (report.gb_moved, report.gb_per_s, report.early_share) == pytest.approx((2.0, 4.0, 0.75))
+    assert (report.gb_moved, report.gb_per_s, report.early_share) == pytest.approx((2.0, 8.0, 0.75))
     assert "75.0" in render_kv(report)
-    assert KVReport(0.0, 0.0, 0.0, 0.0, 0.0).early_share == 0.0
+    assert KVReport(0.0, 0.0, 0.0, 0.0, 0.0, 0.0).early_share == 0.0
     assert kv_report({}, {"num_running_reqs": 1.0}) is None

@@ -57,7 +57,6 @@ class ScriptedScheduler:
     tokens_a_step: int = 1
     hang: bool = False
     """Reads nothing and says nothing."""
-    abort_answers: bool = True
     cached_tokens: int = 0
     gauges: dict[str, float] = field(default_factory=dict)
     ready: Ready = field(
@@ -141,7 +140,7 @@ class ScriptedScheduler:
 
     def _abort(self, rids: list[str]) -> None:
         live = [rid for rid in rids if self.running.pop(rid, None)]
-        if self.abort_answers and live:
+        if live:
             self._send(Outputs(items=tuple(TokenOut(rid=r, token_ids=(), finish_reason="abort") for r in live)))
 
     def _step(self) -> None:
@@ -183,7 +182,6 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--fail", type=int)
     parser.add_argument("--step", type=float, default=0.0)
-    parser.add_argument("--ignore-parent", action="store_true")
     arguments = parser.parse_args()
     sys.stdin.readline()
     if arguments.fail is not None:

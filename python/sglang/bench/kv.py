@@ -14,6 +14,7 @@ MOVED = "kv_transfer_bytes_total"
 MADE = "kv_bytes_made_in_forward_total"
 POSTED_EARLY = "kv_bytes_posted_in_forward_total"
 LATENCY_SUM = "kv_transfer_latency_ms_sum"
+POSTING_SECONDS = "kv_posting_seconds_total"
 LATENCY_COUNT = "kv_transfer_latency_ms_count"
 
 
@@ -29,6 +30,8 @@ class KVReport:
     transfers: float
     transfer_seconds: float
     """Sum over the transfers, of the time from asking to arrival."""
+    posting_seconds: float
+    """Sum over layers, of the time from the watcher's look at the counter to the layer's last post."""
 
     @property
     def gb_moved(self) -> float:
@@ -37,8 +40,11 @@ class KVReport:
 
     @property
     def gb_per_s(self) -> float:
-        """Bytes over the time that their transfers took, prefill compute included; 0 without a transfer."""
-        return self.gb_moved / self.transfer_seconds if self.transfer_seconds else 0.0
+        """Bytes over the time that posting them took; 0 without a transfer.
+
+        What the sender's wire took in. Over the time since the ask, prefill compute would be measured instead.
+        """
+        return self.gb_moved / self.posting_seconds if self.posting_seconds else 0.0
 
     @property
     def early_share(self) -> float:
@@ -77,4 +83,5 @@ def kv_report(before: Mapping[str, float], after: Mapping[str, float]) -> KVRepo
         bytes_posted_in_forward=grown(POSTED_EARLY),
         transfers=grown(LATENCY_COUNT),
         transfer_seconds=grown(LATENCY_SUM) / 1e3,
+        posting_seconds=grown(POSTING_SECONDS),
     )

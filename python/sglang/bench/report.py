@@ -69,7 +69,7 @@ def render_kv(report: KVReport | None) -> str:
             _title("KV transfer"),
             _row("KV transfers", int(report.transfers)),
             _row("KV moved (GB)", f"{report.gb_moved:.3f}"),
-            _row("KV from asking to arrival (GB/s)", f"{report.gb_per_s:.3f}"),
+            _row("KV while posting (GB/s)", f"{report.gb_per_s:.3f}"),
             _row("KV posted before its forward ended (%)", f"{report.early_share * 100:.1f}"),
         ]
     )

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,17 +104,21 @@ def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
         return Parts(worker, pool, Assembled(UnifiedRole(), ()))
     settings = role_settings(config)
     messenger = open_messenger(config, settings)
-    worker, pool = build_worker(path, spec, options, layer_hook(config, messenger, tracer))
-    assembled = assemble(
-        config,
-        settings,
-        messenger,
-        [PoolMemory(pool.address, pool.nbytes)],
-        pool.layout,
-        context=config.context_length or spec.max_positions,
-        vocabulary=spec.vocab_size,
-        tracer=tracer,
-    )
+    with ExitStack() as undo:
+        # An engine that fails to start must not leave its fabric's shared memory behind.
+        undo.callback(messenger.close)
+        worker, pool = build_worker(path, spec, options, layer_hook(config, messenger, tracer))
+        assembled = assemble(
+            config,
+            settings,
+            messenger,
+            [PoolMemory(pool.address, pool.nbytes)],
+            pool.layout,
+            context=config.context_length or spec.max_positions,
+            vocabulary=spec.vocab_size,
+            tracer=tracer,
+        )
+        undo.pop_all()
     LOG.info("fabric %s through %s", messenger.provider, messenger.library)
     return Parts(worker, pool, assembled)
 

@@ -11,7 +11,7 @@ class Observations:
 
     def __init__(self) -> None:
         self._latency_ms: deque[float] = deque(maxlen=KEPT)
-        self._last = (0.0, 0.0)
+        self._last_speed = 0.0
         self._count = 0
         self._bytes = 0
         self._seconds = 0.0
@@ -22,12 +22,11 @@ class Observations:
         self._bytes += nbytes
         self._seconds += seconds
         self._latency_ms.append(seconds * 1e3)
-        self._last = (seconds * 1e3, nbytes / max(seconds, 1e-9) / 1e9)
+        self._last_speed = nbytes / max(seconds, 1e-9) / 1e9
 
     def gauges(self) -> dict[str, float]:
-        """The latest transfer."""
-        latency, speed = self._last
-        return {"kv_transfer_latency_ms": latency, "kv_transfer_speed_gb_s": speed}
+        """GB/s of the latest transfer, over the whole time since it was asked for."""
+        return {"kv_transfer_speed_gb_s": self._last_speed}
 
     def counters(self) -> dict[str, float]:
         """Totals."""

@@ -80,7 +80,7 @@ class PrefillRole:
         self._pace = Pace()
         self._serial = count(1)
         self._done = self._failed = 0
-        self._bytes = 0
+        self._bytes = self._posting_ns = 0
         self._desk: Desk
 
     def attach(self, desk: Desk) -> None:
@@ -265,6 +265,7 @@ class PrefillRole:
             case WritesDone(handle=handle):
                 outbound, step_id = self._by_handle.pop(handle)
                 self._bytes += sum(event.layer_bytes)
+                self._posting_ns += sum(event.posted_ns) - sum(event.seen_ns)
                 if step_id is not None:
                     self._overlap.done(step_id, event)
                 self._ended_program(outbound, handle)
@@ -366,6 +367,7 @@ class PrefillRole:
             "num_transfers_total": self._done,
             "num_transfer_failed_reqs_total": self._failed,
             "kv_transfer_bytes_total": self._bytes,
+            "kv_posting_seconds_total": self._posting_ns / 1e9,
             "kv_bytes_made_in_forward_total": self._overlap.bytes_total,
             "kv_bytes_posted_in_forward_total": self._overlap.bytes_in_forward,
             "control_frames_malformed_total": self._link.malformed,
