@@ -16,7 +16,7 @@ import pytest
 from fabric_child import BIG, SHAPE, order
 from fabric_kit import Side, expected, lane, memory, noise, poisoned, program
 
-from pyfabric import Engine, MemoryRegion, PeerLost, PeerReady, ProgramDone, ProgramFailed, RemoteRegion
+from pyfabric import Engine, MemoryRegion, PeerLost, PeerReady, ProgramDone, ProgramDrained, ProgramFailed, RemoteRegion
 
 
 class Child:
@@ -130,6 +130,24 @@ def test_receiver_that_dies_or_stops_fails_the_program(engine: Engine, receiver:
     if number == signal.SIGSTOP:
         assert any(isinstance(event, PeerLost) for event in side.seen)
         receiver.signal(signal.SIGCONT)
+
+
+def test_drained_waits_for_what_is_in_flight(engine: Engine, receiver: Child) -> None:
+    side, peer, remote = connect(engine, receiver)
+    data = noise(SHAPE.total)
+    region, counter = engine.register(*memory(data)), engine.counter()
+    receiver.signal(signal.SIGSTOP)
+    counter.add(SHAPE.layers)
+    handle = engine.arm(program(counter, SHAPE, 1, lane(SHAPE, region, peer, remote, order(), order())))
+    while engine.stats().in_flight == 0:
+        time.sleep(0.001)
+    engine.cancel(handle)
+    side.settle(0.3)
+    assert not any(isinstance(event, ProgramDrained) for event in side.seen)
+    receiver.signal(signal.SIGCONT)
+    assert side.wait(ProgramDrained) == [ProgramDrained(handle)]
+    assert engine.stats().in_flight == 0
+    region.close()
 
 
 def test_writes_after_a_revoke_land_nowhere(engine: Engine, sender: Child, provider: str) -> None:
