@@ -194,6 +194,22 @@ def test_a_fence_spares_other_processes_when_it_knows_whom_to_cut(engine: Engine
         spared.end()
 
 
+@pytest.mark.parametrize("provider", ["shm"])
+def test_the_next_engine_clears_what_a_killed_process_left(receiver: Child, provider: str) -> None:
+    receiver.hear()
+
+    def left() -> list[Path]:
+        return [path for path in Path("/dev/shm").glob("pyfabric-*") if f"-{receiver.process.pid}-" in path.name]
+
+    assert left()
+    with Engine(provider=provider):
+        assert left(), "an endpoint in use was removed"
+    receiver.end()
+    assert left()
+    with Engine(provider=provider):
+        assert not left()
+
+
 def test_a_killed_sender_leaves_the_receiver_usable(engine: Engine, sender: Child, provider: str) -> None:
     pool, region = offer(engine, sender)
     sender.signal(signal.SIGKILL)

@@ -2,15 +2,14 @@
 
 #include <dlfcn.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <new>
 
 #include "errors.hpp"
+#include "shared_memory.hpp"
 
 namespace pyfabric {
 namespace {
@@ -124,13 +123,8 @@ uint64_t random_bits() {
   return bits;
 }
 
-std::string shared_memory_name(unsigned pid, uint64_t nonce) {
-  char name[64];
-  snprintf(name, sizeof name, "pyfabric-%u-%016llx", pid, static_cast<unsigned long long>(nonce));
-  return name;
-}
-
 Fabric::Fabric(const std::string& wanted, const std::string& node) : info(choose(wanted, node)) {
+  if (info->addr_format == FI_ADDR_STR) sweep_shared_memory();
   const std::string at = " (provider " + provider() + ", " + library_path() + ")";
   fid_fabric* f = nullptr;
   check(fi_fabric(info->fabric_attr, &f, nullptr), "fi_fabric" + at);
@@ -151,7 +145,7 @@ Fabric::Fabric(const std::string& wanted, const std::string& node) : info(choose
   check(fi_ep_bind(e, &cq->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind(cq)" + at);
   if (info->addr_format == FI_ADDR_STR) {
     // The provider's own names repeat within a process: a stale address would reach whoever opened the next endpoint.
-    const std::string name = "fi_shm://" + shared_memory_name(unsigned(getpid()), random_bits());
+    const std::string name = "fi_shm://" + shared_memory_name();
     check(fi_setname(&e->fid, const_cast<char*>(name.c_str()), name.size() + 1), "fi_setname" + at);
   }
   check(fi_enable(e), "fi_enable" + at);

@@ -37,7 +37,6 @@ std::vector<ProviderInfo> list_providers();
 std::string library_path();
 std::string library_version();
 uint64_t random_bits();
-std::string shared_memory_name(unsigned pid, uint64_t nonce);
 
 // One fabric, domain, endpoint, completion queue and address vector. Closed in reverse order of opening.
 class Fabric {

@@ -1,0 +1,47 @@
+#include "shared_memory.hpp"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+
+#include "fabric.hpp"
+
+namespace pyfabric {
+namespace {
+
+constexpr const char* kFolder = "/dev/shm/";
+
+// A pid means something only within its namespace; containers may share /dev/shm without sharing pids.
+uint64_t pid_namespace() {
+  struct stat about {};
+  return stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
+}
+
+}  // namespace
+
+std::string shared_memory_name() {
+  char name[96];
+  snprintf(name, sizeof name, "pyfabric-%" PRIu64 "-%d-%016" PRIx64, pid_namespace(), int(getpid()), random_bits());
+  return name;
+}
+
+void sweep_shared_memory() {
+  std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(kFolder), &closedir);
+  const uint64_t here = pid_namespace();
+  while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
+    uint64_t space = 0;
+    int pid = 0;
+    if (sscanf(entry->d_name, "pyfabric-%" SCNu64 "-%d-", &space, &pid) != 2 || space != here || pid <= 0) continue;
+    // Another user's file cannot be removed: unlink says so, and it is theirs to clean.
+    if (kill(pid, 0) != 0 && errno == ESRCH) unlink((std::string(kFolder) + entry->d_name).c_str());
+  }
+}
+
+}  // namespace pyfabric

@@ -1,0 +1,12 @@
+#pragma once
+#include <string>
+
+namespace pyfabric {
+
+// A name for a shared-memory endpoint that never repeats. It tells who may clean it up: pid namespace, pid, random bits.
+std::string shared_memory_name();
+
+// Removes what killed processes of this pid namespace left in /dev/shm (13-17 MB an endpoint).
+void sweep_shared_memory();
+
+}  // namespace pyfabric
