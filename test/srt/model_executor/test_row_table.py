@@ -30,6 +30,9 @@ def test_a_fitting_plan() -> None:
     assert made.block_table[1].tolist() == [5, 6, 7]
     made.apply(StepPlan(step_id=4, rows=(), closed=(1,)))
     assert made.open_rows == {2}
+    made.apply(StepPlan(step_id=5, rows=(), opened=(RowOpen(slot=1, sampling=SamplingParams(), seed=0),)))
+    with pytest.raises(EngineError, match="not sampled"):
+        made.apply(StepPlan(step_id=6, rows=(row(start=0, tokens=(), new_pages=(1,)),)))
 
 
 @pytest.mark.parametrize(

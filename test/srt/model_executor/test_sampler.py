@@ -151,7 +151,7 @@ def test_penalties_count_what_they_sampled() -> None:
 
 
 def test_a_reopened_slot_remembers_nothing() -> None:
-    state = state_of([RowOpen(slot=3, sampling=SamplingParams(frequency_penalty=2.0), seed=0, outputs=(0,) * 9)])
+    state = state_of([RowOpen(slot=3, sampling=SamplingParams(frequency_penalty=2.0), seed=0, outputs=(0,) * 99)])
     state.close(3)
     state.open(RowOpen(slot=3, sampling=SamplingParams(temperature=0.0, frequency_penalty=0.1), seed=0))
     logits = torch.zeros(1, VOCAB)
