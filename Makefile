@@ -8,7 +8,7 @@ RECIPE ?= recipes/tiny/smollm2-1p2d.yaml
 MODEL := models/SmolLM2-135M-Instruct
 PY := .venv/bin/python
 STAMPS := .stamps
-EXTRAS := test,bench,router,fabric,convert
+EXTRAS := test,bench,router,fabric,convert,otel
 NATIVE := CMakeLists.txt $(wildcard python/pyfabric/_core/*)
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 
