@@ -161,7 +161,9 @@ class MemoryLink:
         self.name = name
         self.mail = mail
         self.cut = cut
-        self.malformed = 0
+
+    def counters(self) -> dict[str, float]:
+        return {}
 
     def send(self, peer: str, message: object) -> bool:
         if self.name in self.cut or peer in self.cut:

@@ -20,6 +20,7 @@ HELLO = Hello(
 )
 ASK = PrefillAsk(
     incarnation=1,
+    greeting=1,
     transfer=1,
     generation=0,
     slot=3,

@@ -129,7 +129,10 @@ class KVMessenger(Protocol):
         ...
 
     def connect(self, peer: str, address: bytes, regions: Sequence[RemoteRegion], destination_pages: int) -> None:
-        """Make `peer` a target of writes; `destination_pages` is the page count of each of its pools."""
+        """Make `peer` a target of writes; `destination_pages` is the page count of each of its pools.
+
+        Raises EngineError for an address or a region that cannot be used.
+        """
         ...
 
     def disconnect(self, peer: str) -> None:

@@ -6,21 +6,25 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import zmq
 
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.trace import Tracer
-from sglang.srt.disaggregation.handoff.immediates import WEIGHT_BITS
+from sglang.srt.disaggregation.handoff.immediates import MAX_SLOTS, WEIGHT_BITS
 from sglang.srt.disaggregation.messenger.fabric import FabricMessenger, PoolMemory
 from sglang.srt.disaggregation.roles.decode import DecodeRole
 from sglang.srt.disaggregation.roles.prefill import PrefillRole
 from sglang.srt.disaggregation.roles.settings import RoleSettings
-from sglang.srt.ipc.zmq_link import DialLink, ListenLink
+from sglang.srt.ipc.curve import client_keys, server_keys
+from sglang.srt.ipc.zmq_link import DialLink, ListenLink, control_codec
 from sglang.srt.managers.role import Role
-from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.wire import ToDecode, ToPrefill
+
+MIN_SLOTS = 4096
+"""Counting slots of a decode engine, so that one is reused late and its strays are recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ def role_settings(config: ServerConfig) -> RoleSettings:
         local_tokens=config.disagg_local_prefill_tokens,
         fallback_local=config.disagg_fallback == "local",
         max_asks=config.disagg_max_asks,
+        slots=min(max(MIN_SLOTS, config.max_running_requests), MAX_SLOTS),
     )
 
 
@@ -74,8 +79,9 @@ def assemble(
         dial: DialLink[ToDecode, ToPrefill] = DialLink(
             {name: f"tcp://{name}" for name in config.disagg_prefill},
             identity=engine_id(config),
-            incoming=Codec[ToDecode](ToDecode),
-            outgoing=Codec[ToPrefill](ToPrefill),
+            incoming=control_codec(ToDecode),
+            outgoing=control_codec(ToPrefill),
+            keys=client_keys(Path(config.disagg_keys)) if config.disagg_keys else None,
         )
         decode = DecodeRole(
             messenger=messenger,
@@ -89,8 +95,9 @@ def assemble(
         return Assembled(decode, (*dial.sockets, messenger.fileno()))
     listen: ListenLink[ToPrefill, ToDecode] = ListenLink(
         f"tcp://{config.disagg_host}:{config.disagg_bootstrap_port}",
-        incoming=Codec[ToPrefill](ToPrefill),
-        outgoing=Codec[ToDecode](ToDecode),
+        incoming=control_codec(ToPrefill),
+        outgoing=control_codec(ToDecode),
+        keys=server_keys(Path(config.disagg_keys)) if config.disagg_keys else None,
     )
     prefill = PrefillRole(
         messenger=messenger,
@@ -102,4 +109,4 @@ def assemble(
         settings=settings,
         tracer=tracer,
     )
-    return Assembled(prefill, (listen.socket, messenger.fileno()))
+    return Assembled(prefill, (*listen.sockets, messenger.fileno()))

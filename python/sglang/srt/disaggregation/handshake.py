@@ -1,7 +1,7 @@
 """What two engines check of each other before bytes move. Pure functions on messages and layouts."""
 
 from sglang.srt.core.layout import ShardLayout
-from sglang.srt.messages.wire import WIRE_VERSION, Hello, PrefillAsk
+from sglang.srt.messages.wire import WIRE_VERSION, Hello, HelloReply, PrefillAsk
 
 MAX_TP = 1024
 MAX_PAGES = 1 << 31
@@ -19,17 +19,35 @@ def refusal(hello: Hello, *, layout: ShardLayout, provider: str) -> str:
     return "; ".join(problems)
 
 
-def _region_problems(hello: Hello) -> list[str]:
-    layout = hello.layout
+def reply_problem(reply: HelloReply, *, layout: ShardLayout, provider: str) -> str:
+    """Why an accepting reply cannot be trusted: a decode engine plans its transfers on the layout in it."""
+    if reply.version != WIRE_VERSION:
+        return f"wire version: {WIRE_VERSION} here, {reply.version} there"
+    problems = layout.kv.differences(reply.layout.kv)
+    if reply.provider != provider:
+        problems.append(f"fabric provider: {provider!r} here, {reply.provider!r} there")
+    return "; ".join(problems or _layout_problems(reply.layout))
+
+
+def _layout_problems(layout: ShardLayout) -> list[str]:
     if not (1 <= layout.tp_size <= MAX_TP and 1 <= layout.num_pages < MAX_PAGES):
         return [f"tp_size {layout.tp_size} or num_pages {layout.num_pages} out of range"]
+    try:
+        layout.heads_of(0)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+def _region_problems(hello: Hello) -> list[str]:
+    layout = hello.layout
+    problems = _layout_problems(layout)
+    if problems:
+        return problems
     ranks = [region.rank for region in hello.regions]
     if ranks != list(range(layout.tp_size)):
         return [f"regions of ranks {ranks}, not one for each of {layout.tp_size} ranks"]
-    try:
-        sizes = [layout.region_bytes(rank) for rank in ranks]
-    except ValueError as error:
-        return [str(error)]
+    sizes = [layout.region_bytes(rank) for rank in ranks]
     return [
         f"region of rank {region.rank}: {region.nbytes} bytes, its layout needs {size}"
         for region, size in zip(hello.regions, sizes, strict=True)

@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 import zmq
 
 from sglang.srt.errors import ConfigError, WireError
+from sglang.srt.ipc.curve import ClientKeys, ServerKeys
+from sglang.srt.ipc.guard import AllowList, HandshakeCount
 from sglang.srt.messages.codec import Codec
 
 In = TypeVar("In")
@@ -40,13 +42,31 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
     return socket
 
 
+LAST_WORDS_MS = 500
+"""How long an orderly close waits for what was said last to leave."""
+
+
+def control_codec(union: object) -> Codec[In]:
+    """A codec whose frames the other end takes."""
+    return Codec(union, limit=CONTROL_LIMIT)
+
+
 class ListenLink(Generic[In, Out]):
     """The listening end; peers are known by the ZeroMQ identity that they set."""
 
-    def __init__(self, address: str, *, incoming: Codec[In], outgoing: Codec[Out]) -> None:
-        """Raises ConfigError where the address cannot be bound."""
+    def __init__(
+        self, address: str, *, incoming: Codec[In], outgoing: Codec[Out], keys: ServerKeys | None = None
+    ) -> None:
+        """With `keys`, only engines on its list get in. Raises ConfigError where the address cannot be bound."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._guard = None if keys is None else AllowList(self._context, keys.allowed)
         self.socket = _socket(self._context, zmq.ROUTER)
+        if keys is not None:
+            self.socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+            self.socket.setsockopt(zmq.ZAP_DOMAIN, b"control")
+        self._handshakes = HandshakeCount([self.socket])
         # A restarted engine dials under its old name while the dead connection still exists.
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         # Without this, a message for a peer that is gone would be dropped in silence.
@@ -60,7 +80,13 @@ class ListenLink(Generic[In, Out]):
         self._outgoing = outgoing
         self.malformed = 0
 
+    @property
+    def sockets(self) -> list["zmq.Socket[bytes]"]:
+        """For a ZmqWaiter."""
+        return [self.socket] if self._guard is None else [self.socket, self._guard.socket]
+
     def send(self, peer: str, message: Out) -> bool:
+        """Raises WireError for a message that no frame can hold."""
         try:
             self.socket.send_multipart([peer.encode(), self._outgoing.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -68,6 +94,9 @@ class ListenLink(Generic[In, Out]):
         return True
 
     def poll(self) -> list[tuple[str, In]]:
+        if self._guard is not None:
+            self._guard.poll()
+        self._handshakes.poll()
         messages: list[tuple[str, In]] = []
         for _ in range(BURST):
             try:
@@ -89,9 +118,16 @@ class ListenLink(Generic[In, Out]):
         except WireError:
             return None
 
+    def counters(self) -> dict[str, float]:
+        refused = self._handshakes.refused
+        return {"control_frames_malformed_total": self.malformed, "control_handshakes_refused_total": refused}
+
     def close(self) -> None:
         if not self.socket.closed:
-            self.socket.close()
+            self._handshakes.close()
+            self.socket.close(LAST_WORDS_MS)
+            if self._guard is not None:
+                self._guard.close()
             self._context.term()
 
 
@@ -99,7 +135,13 @@ class DialLink(Generic[In, Out]):
     """The dialling end; a peer's name is the host:port that was dialled. ZeroMQ reconnects by itself."""
 
     def __init__(
-        self, addresses: Mapping[str, str], *, identity: str, incoming: Codec[In], outgoing: Codec[Out]
+        self,
+        addresses: Mapping[str, str],
+        *,
+        identity: str,
+        incoming: Codec[In],
+        outgoing: Codec[Out],
+        keys: ClientKeys | None = None,
     ) -> None:
         """`addresses`: peer name -> ZeroMQ address. Raises ConfigError for an address that cannot be dialled."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -107,7 +149,7 @@ class DialLink(Generic[In, Out]):
         self._outgoing = outgoing
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self.malformed = 0
-        for name, address in addresses.items():
+        for name in addresses:
             socket = _socket(self._context, zmq.DEALER)
             socket.setsockopt(zmq.IDENTITY, identity.encode())
             # Queue for live connections only: an ask must not wait for an engine's next life.
@@ -115,8 +157,14 @@ class DialLink(Generic[In, Out]):
             socket.setsockopt(zmq.RECONNECT_IVL, 100)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             self._sockets[name] = socket
+            if keys is not None:
+                socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
+                socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
+                socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+        self._handshakes = HandshakeCount(list(self._sockets.values()))
+        for name, address in addresses.items():
             try:
-                socket.connect(address)
+                self._sockets[name].connect(address)
             except zmq.ZMQError as error:
                 self.close()
                 raise ConfigError(f"--disagg-prefill {name}: {error.strerror}") from error
@@ -127,6 +175,7 @@ class DialLink(Generic[In, Out]):
         return list(self._sockets.values())
 
     def send(self, peer: str, message: Out) -> bool:
+        """Raises WireError for a message that no frame can hold."""
         try:
             self._sockets[peer].send(self._outgoing.encode(message), zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -134,6 +183,7 @@ class DialLink(Generic[In, Out]):
         return True
 
     def poll(self) -> list[tuple[str, In]]:
+        self._handshakes.poll()
         messages: list[tuple[str, In]] = []
         for name, socket in self._sockets.items():
             for _ in range(BURST):
@@ -147,8 +197,13 @@ class DialLink(Generic[In, Out]):
                     self.malformed += 1
         return messages
 
+    def counters(self) -> dict[str, float]:
+        refused = self._handshakes.refused
+        return {"control_frames_malformed_total": self.malformed, "control_handshakes_refused_total": refused}
+
     def close(self) -> None:
         if not self._context.closed:
+            self._handshakes.close()
             for socket in self._sockets.values():
-                socket.close()
+                socket.close(LAST_WORDS_MS)
             self._context.term()

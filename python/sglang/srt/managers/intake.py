@@ -53,6 +53,7 @@ class Intake:
                 self._channel.send(self._state(call))
             case Shutdown(drain=drain):
                 self._leaving = True
+                self._scheduler.role.leave()
                 if not drain:
                     self._abort_all()
 

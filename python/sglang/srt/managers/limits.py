@@ -31,6 +31,8 @@ class Limits:
     conservativeness: float = 1.0
     stream_interval: int = 1
     check_invariants: bool = False
+    step_timeout: float = 300.0
+    """Seconds that a step may run (--watchdog-timeout): a worker that takes longer hangs."""
 
     def growth(self, remaining: int) -> int:
         """Output tokens that admission keeps pages for, for a request that may still generate `remaining`.

@@ -66,6 +66,10 @@ class Role(Protocol):
         """Called once, before the loop starts."""
         ...
 
+    def leave(self) -> None:
+        """The engine was told to finish what it has and end: take nothing new from peers."""
+        ...
+
     def poll(self) -> None:
         """Look at peers and transfers, and at deadlines."""
         ...
@@ -142,6 +146,9 @@ class UnifiedRole:
     samples = True
 
     def attach(self, desk: Desk) -> None:
+        pass
+
+    def leave(self) -> None:
         pass
 
     def poll(self) -> None:

@@ -12,6 +12,7 @@ from sglang.srt.core.ports import Waiter, Worker
 from sglang.srt.core.states import RequestEvent, RequestState
 from sglang.srt.core.step import StepResult
 from sglang.srt.core.trace import Tracer
+from sglang.srt.errors import EngineError
 from sglang.srt.ipc.channel import Channel
 from sglang.srt.managers.admission import reserve, reuse_limit
 from sglang.srt.managers.finish import accept
@@ -23,6 +24,7 @@ from sglang.srt.managers.queue import WaitingQueue
 from sglang.srt.managers.request import Request
 from sglang.srt.managers.role import Role, Route
 from sglang.srt.managers.rows import Rows
+from sglang.srt.managers.stall import Stall
 from sglang.srt.managers.tally import Tally
 from sglang.srt.mem_cache.cache_manager import CacheManager
 from sglang.srt.messages.frontend import Refused, ToFrontend, ToScheduler
@@ -69,6 +71,7 @@ class Scheduler:
         self._intake = Intake(self, channel, seed)
         self._tickets: deque[Ticket] = deque()
         self._steps = 0
+        self._stall = Stall()
         role.attach(self)
 
     # --- the loop ---
@@ -85,14 +88,22 @@ class Scheduler:
         for message in self._channel.poll():
             self._intake.hear(message)
         self.role.poll()
-        for result in self._worker.poll():
+        results = self._worker.poll()
+        for result in results:
             self._take(result)
+        self._watch(bool(results))
         while len(self._tickets) < self.limits.depth and self._step():
             pass
         for answer in self._outbox.take():
             self._channel.send(answer)
         if self.limits.check_invariants:
             self.cache.check()
+
+    def _watch(self, progress: bool) -> None:
+        """Raises EngineError where a step has run for longer than any step can."""
+        age = self._stall.turn(self._clock.now(), waiting=bool(self._tickets) and not progress)
+        if age > self.limits.step_timeout:
+            raise EngineError(f"step {self._tickets[0].step_id} has run for {age:.0f} s: the worker hangs")
 
     def _patience(self) -> float:
         now = self._clock.now()
@@ -295,6 +306,7 @@ class Scheduler:
             "max_total_num_tokens": pages * self.cache.page_size,
             "token_usage": held / pages,
             "num_steps_in_flight": len(self._tickets),
+            "step_age_seconds": self._stall.age,
             **self.tally.gauges(self.now()),
             **self.role.gauges(),
         }

@@ -5,129 +5,150 @@ an earlier try can be told from one to the present try. Receivers check every nu
 before use.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from sglang.srt.core.layout import ShardLayout
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
+
+MAX_TOKENS = 1 << 20
+"""Tokens an ask: 5 MB of ids at most, which fits a control frame with its pages."""
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Tokens = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)], ...], msgspec.Meta(max_length=MAX_TOKENS)]
+Pages = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)], ...], msgspec.Meta(max_length=MAX_TOKENS)]
 
 
 class RegionDescriptor(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's KV region as a peer may write to it; the key is this peer's own and can be revoked."""
 
-    rank: int
-    base: int
-    key: int
-    nbytes: int
+    rank: Natural
+    base: Natural
+    key: Natural
+    nbytes: Natural
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """D -> P: who I am, what my KV looks like and where you may write it."""
 
-    version: int
-    incarnation: int
-    greeting: int
+    version: Natural
+    incarnation: Natural
+    greeting: Natural
     """Counts D's grants to this P; an answer to an older greeting speaks of a revoked key."""
     layout: ShardLayout
-    provider: str
-    fabric_address: bytes
-    regions: tuple[RegionDescriptor, ...]
+    provider: Text
+    fabric_address: Annotated[bytes, msgspec.Meta(max_length=1024)]
+    regions: Annotated[tuple[RegionDescriptor, ...], msgspec.Meta(max_length=1024)]
 
 
 class HelloReply(msgspec.Struct, frozen=True, kw_only=True, tag="hello_reply"):
     """P -> D: accepted, or what differs. `peer_incarnation` and `greeting` echo the hello that is answered."""
 
-    version: int
-    incarnation: int
-    peer_incarnation: int
-    greeting: int
-    refusal: str
+    version: Natural
+    incarnation: Natural
+    peer_incarnation: Natural
+    greeting: Natural
+    refusal: Text
     """Empty where accepted."""
     layout: ShardLayout
-    provider: str
+    provider: Text
 
 
 class HelloWanted(msgspec.Struct, frozen=True, kw_only=True, tag="hello_wanted"):
     """P -> D: I do not know you (I am new, or I gave you up); say hello."""
 
-    incarnation: int
+    incarnation: Natural
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving"):
+    """P -> D: I finish what I have and take no more asks."""
+
+    incarnation: Natural
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
     """Both ways, sent by the scheduler's loop itself, so that it proves that the loop turns."""
 
-    incarnation: int
-    sequence: int
+    incarnation: Natural
+    sequence: Natural
 
 
 class PrefillAsk(msgspec.Struct, frozen=True, kw_only=True, tag="prefill_ask"):
     """D -> P: compute the KV of `token_ids` and write the pages from index `first_page` on into `pages`."""
 
-    incarnation: int
+    incarnation: Natural
     """P's incarnation that D shook hands with; another one drops the ask."""
-    transfer: int
-    generation: int
-    slot: int
-    token_ids: tuple[int, ...]
+    greeting: Natural
+    """The grant under which P may write; an ask made under an earlier one names pages that D has reused since."""
+    transfer: Natural
+    generation: Natural
+    slot: Natural
+    token_ids: Tokens
     """The prompt without its last token."""
-    first_page: int
+    first_page: Natural
     """Index in the prompt of the first page that D lacks."""
-    pages: tuple[int, ...]
+    pages: Pages
     """D's page numbers for page indices first_page, first_page + 1, ..."""
-    replica_key: int
-    deadline_ms: int
+    replica_key: Natural
+    deadline_ms: Milliseconds
     """Give up when the prefill has not started after this long; D has given up, too."""
 
 
 class AskQueued(msgspec.Struct, frozen=True, kw_only=True, tag="ask_queued"):
     """P -> D: received and queued."""
 
-    transfer: int
-    generation: int
-    estimate_ms: int
+    transfer: Natural
+    generation: Natural
+    estimate_ms: Milliseconds
     """How long P believes the transfer takes, its queue included."""
 
 
 class AskAdmitted(msgspec.Struct, frozen=True, kw_only=True, tag="ask_admitted"):
     """P -> D: computing; so many tokens were in P's own prefix tree."""
 
-    transfer: int
-    generation: int
-    cached_tokens: int
+    transfer: Natural
+    generation: Natural
+    cached_tokens: Natural
 
 
 class AskRejected(msgspec.Struct, frozen=True, kw_only=True, tag="ask_rejected"):
     """P -> D: not done and nothing written."""
 
-    transfer: int
-    generation: int
-    reason: str
-    retry_after_ms: int
+    transfer: Natural
+    generation: Natural
+    reason: Text
+    retry_after_ms: Milliseconds
     """0: do not ask this engine again for this request."""
 
 
 class PrefillFailed(msgspec.Struct, frozen=True, kw_only=True, tag="prefill_failed"):
     """P -> D: cannot be finished; none of its writes is in flight any more."""
 
-    transfer: int
-    generation: int
-    reason: str
+    transfer: Natural
+    generation: Natural
+    reason: Text
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
     """D -> P: stop, wait out what is in flight, answer Drained."""
 
-    transfer: int
-    generation: int
+    transfer: Natural
+    generation: Natural
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True, tag="drained"):
     """P -> D: nothing of this transfer is in flight or will be posted."""
 
-    transfer: int
-    generation: int
+    transfer: Natural
+    generation: Natural
 
 
 ToPrefill = Hello | Heartbeat | PrefillAsk | Cancel
-ToDecode = HelloReply | HelloWanted | Heartbeat | AskQueued | AskAdmitted | AskRejected | PrefillFailed | Drained
+ToDecode = (
+    HelloReply | HelloWanted | Leaving | Heartbeat | AskQueued | AskAdmitted | AskRejected | PrefillFailed | Drained
+)
 WireMessage = ToPrefill | ToDecode

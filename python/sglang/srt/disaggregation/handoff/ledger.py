@@ -34,7 +34,10 @@ class Inbound:
     """For the state it is in; seconds on the engine's clock."""
     state: DestinationState = DestinationState.ASKED
     why: str = ""
-    retry_at: float = 0.0
+    hinted: bool = False
+    """Rejected for now only."""
+    refused: bool = False
+    """Rejected for good by this peer."""
 
     def on(self, event: DestinationEvent) -> bool:
         """Move along the table; whether this move ended the transfer."""
@@ -80,6 +83,11 @@ class TransferSlots:
     def __init__(self, count: int) -> None:
         self._free: dict[int, None] = dict.fromkeys(range(count))
         self._count = count
+
+    @property
+    def free(self) -> int:
+        """Slots that may be taken."""
+        return len(self._free)
 
     @property
     def used(self) -> int:

@@ -146,7 +146,11 @@ class LoopbackMessenger:
 
     def connect(self, peer: str, address: bytes, regions: Sequence[RemoteRegion], destination_pages: int) -> None:
         self.disconnect(peer)
-        self._targets[peer] = (address.decode(), regions[0].key, destination_pages)
+        try:
+            name = address.decode()
+        except UnicodeDecodeError as error:
+            raise EngineError(f"the fabric address of {peer} is unusable: {error}") from error
+        self._targets[peer] = (name, regions[0].key, destination_pages)
 
     def disconnect(self, peer: str) -> None:
         if self._targets.pop(peer, None) is None:

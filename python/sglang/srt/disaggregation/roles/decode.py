@@ -16,7 +16,8 @@ from sglang.srt.disaggregation.handoff.ledger import Inbound, TransferSlots
 from sglang.srt.disaggregation.handoff.states import DestinationEvent, DestinationState
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.observations import Observations
-from sglang.srt.disaggregation.roles.peers import Peer, Peers, PeerState
+from sglang.srt.disaggregation.roles.peers import ACQUAINTED, Peer, Peers, PeerState
+from sglang.srt.disaggregation.roles.routing import Routing
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.disaggregation.shardmap.plan import expected_weight, plan_copies
 from sglang.srt.managers.request import Request
@@ -30,6 +31,7 @@ from sglang.srt.messages.wire import (
     Heartbeat,
     HelloReply,
     HelloWanted,
+    Leaving,
     PrefillAsk,
     PrefillFailed,
     ToDecode,
@@ -37,6 +39,9 @@ from sglang.srt.messages.wire import (
 )
 
 LOG = logging.getLogger(__name__)
+
+LIFE_MASK = (1 << 24) - 1
+"""Bits of the incarnation that lead every transfer number: two lives share them once in 16 million restarts."""
 
 RETRY_PAUSE_S = 0.05
 """How often a request is looked at again while no prefill engine is usable."""
@@ -67,11 +72,13 @@ class DecodeRole:
         self._peers = Peers(
             peers, link=link, messenger=messenger, layout=layout, incarnation=incarnation, settings=settings
         )
+        self._routing = Routing(self._peers, settings)
         self._slots = TransferSlots(settings.slots)
         self._live: dict[int, Inbound] = {}
         self._by_request: dict[Request, Inbound] = {}
         self._by_slot: dict[int, Inbound] = {}
-        self._numbers = count(1)
+        # Numbers of another life must never be met again: an answer may be that old.
+        self._numbers = count((incarnation & LIFE_MASK) << 32)
         self._observed = Observations()
         self._failed = 0
         self._desk: Desk
@@ -87,34 +94,23 @@ class DecodeRole:
         if lacking <= self._settings.local_tokens or tail_of_group:
             return Route.LOCAL
         now = self._desk.now()
-        spent = request.attempts >= self._settings.max_attempts
-        if not spent and self._peers.usable(now):
-            return Route.REMOTE
-        if self._settings.fallback_local:
-            return Route.LOCAL
-        if not spent and self._hope(request, now):
+        route = self._routing.route(request, now, self._slots.free > 0)
+        if route is Route.WAIT:
             request.not_before = now + RETRY_PAUSE_S
-            return Route.WAIT
-        status = "; ".join(peer.status() for peer in self._peers.all())
-        tried = f" after {request.attempts} attempts" if request.attempts else ""
-        self._desk.refuse(request, f"no usable prefill engine{tried}: {status}", retry_after_s=1.0)
-        return Route.REFUSED
-
-    def _hope(self, request: Request, now: float) -> bool:
-        """Whether a prefill engine may become usable within the time that an ask may take anyway."""
-        possible = [peer for peer in self._peers.all() if peer.state is not PeerState.REFUSED]
-        busy = any(peer.state is PeerState.USABLE for peer in possible)
-        waited = now - max(request.arrived, request.not_before - RETRY_PAUSE_S if request.attempts else 0.0)
-        return bool(possible) and (busy or waited < self._settings.ask_timeout_s)
+        elif route is Route.REFUSED:
+            self._desk.refuse(request, self._routing.epitaph(request), retry_after_s=1.0)
+        return route
 
     def launch(self, request: Request) -> None:
         now = self._desk.now()
-        peer = self._peers.usable(now)[0]
+        peer = self._routing.choose(request, now)
+        assert peer is not None
         inbound = self._open(request, peer, now)
         assert request.lease is not None
         first_page = request.lease.cached_tokens // self._layout.kv.page_size
         ask = PrefillAsk(
             incarnation=peer.incarnation,
+            greeting=peer.greeting,
             transfer=inbound.number,
             generation=inbound.generation,
             slot=inbound.slot,
@@ -122,7 +118,7 @@ class DecodeRole:
             first_page=first_page,
             pages=tuple(request.lease.pages[first_page : self._last_page(request)]),
             replica_key=inbound.number,
-            deadline_ms=int(1000 * (self._settings.transfer_floor_s + self._settings.ask_timeout_s)),
+            deadline_ms=int(1000 * self._settings.transfer_cap_s),
         )
         if not self._link.send(peer.name, ask):
             self._lose(peer, "the control connection is down")
@@ -146,7 +142,6 @@ class DecodeRole:
             asked_at=now,
             deadline=now + self._settings.ask_timeout_s,
         )
-        request.attempts += 1
         peer.load += inbound.tokens
         self._live[number] = self._by_request[request] = self._by_slot[inbound.slot] = inbound
         self._messenger.expect(inbound.slot, inbound.weight)
@@ -174,8 +169,12 @@ class DecodeRole:
             case HelloReply():
                 self._peers.replied(peer, message, now)
             case HelloWanted(incarnation=incarnation):
-                if peer.state is PeerState.USABLE:
+                if peer.state in ACQUAINTED:
                     self._lose(peer, f"it asks for a greeting (incarnation {incarnation})")
+            case Leaving(incarnation=incarnation):
+                if incarnation == peer.incarnation and peer.state is PeerState.USABLE:
+                    LOG.info("prefill engine %s is leaving", peer.name)
+                    peer.state = PeerState.LEAVING
             case Heartbeat(incarnation=incarnation):
                 if incarnation == peer.incarnation:
                     peer.heard_at = now
@@ -191,20 +190,20 @@ class DecodeRole:
         message: AskQueued | AskAdmitted | AskRejected | PrefillFailed | Drained,
         now: float,
     ) -> None:
+        settings = self._settings
         match message:
             case AskQueued(estimate_ms=estimate):
-                settings = self._settings
                 if inbound.state is DestinationState.ASKED:
-                    inbound.deadline = now + settings.transfer_floor_s + settings.transfer_factor * estimate / 1000
+                    inbound.deadline = now + settings.allowed_s(estimate)
                 self._move(inbound, DestinationEvent.ACK)
             case AskAdmitted(cached_tokens=cached):
                 request = inbound.request
-                if inbound.generation == 0 and not request.generated:
+                if request.attempts == 0 and not request.generated:
                     known = min(max(cached, request.cached_tokens), inbound.tokens)
                     request.cached_tokens = max(request.cached_tokens, known)
             case AskRejected(reason=reason, retry_after_ms=retry):
-                peer.busy_until = now + max(retry, 1) / 1000
-                inbound.why = reason
+                peer.busy_until = max(peer.busy_until, now + min(retry / 1000, settings.retry_cap_s))
+                inbound.why, inbound.hinted, inbound.refused = reason, retry > 0, retry == 0
                 self._move(inbound, DestinationEvent.REJECT)
             case PrefillFailed(reason=reason):
                 inbound.why = reason
@@ -251,10 +250,19 @@ class DecodeRole:
         if request.state is RequestState.DRAINING:
             self._desk.settle(request)
         elif inbound.state is DestinationState.READY:
+            self._routing.over(request)
             self._desk.arrived(request)
         else:
+            self._blame(inbound)
             LOG.warning("transfer %d from %s: %s %s", inbound.number, inbound.peer, inbound.state.value, inbound.why)
             self._desk.returned(request, self._desk.now())
+
+    def _blame(self, inbound: Inbound) -> None:
+        """A hint to come back later is no failure of the request: it waits in this engine's queue."""
+        if inbound.refused:
+            self._routing.turned_down(inbound.request, inbound.peer, inbound.why)
+        elif not inbound.hinted:
+            self._routing.failed(inbound.request, inbound.peer, inbound.why)
 
     def _late(self, inbound: Inbound, now: float) -> None:
         """A deadline passed: give the transfer up; a peer that does not even drain is lost."""
@@ -283,6 +291,7 @@ class DecodeRole:
             self._move(inbound, DestinationEvent.PEER_LOST)
 
     def ended(self, request: Request) -> None:
+        self._routing.over(request)
         inbound = self._by_request.get(request)
         if inbound is not None:
             self._give_up(inbound, DestinationEvent.CANCEL)
@@ -291,6 +300,9 @@ class DecodeRole:
         return request in self._by_request
 
     # --- nothing to do on this side ---
+
+    def leave(self) -> None:
+        """What this engine owns is finished first; its prefill engines are still needed for that."""
 
     def admitted(self, request: Request) -> None:
         pass
@@ -322,7 +334,7 @@ class DecodeRole:
     def counters(self) -> dict[str, float]:
         return {
             "num_transfer_failed_reqs_total": self._failed,
-            "control_frames_malformed_total": self._link.malformed,
+            **self._link.counters(),
             **self._observed.counters(),
             **self._messenger.counters(),
         }

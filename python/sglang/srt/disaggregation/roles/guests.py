@@ -1,16 +1,43 @@
 """The decode engines of a prefill engine: who may be written to, and whether they still live."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import KVMessenger, RemoteRegion
+from sglang.srt.disaggregation.handoff.replay import ReplayWindow
 from sglang.srt.disaggregation.handshake import refusal
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.settings import RoleSettings
-from sglang.srt.messages.wire import WIRE_VERSION, Heartbeat, Hello, HelloReply, HelloWanted, ToDecode, ToPrefill
+from sglang.srt.errors import EngineError
+from sglang.srt.messages.wire import (
+    WIRE_VERSION,
+    Heartbeat,
+    Hello,
+    HelloReply,
+    HelloWanted,
+    Leaving,
+    ToDecode,
+    ToPrefill,
+)
 
 LOG = logging.getLogger(__name__)
+
+REMEMBERED = 1024
+"""Names whose last life is remembered; beyond that the oldest is forgotten."""
+
+SAID = 1000
+"""Characters of a refusal that are sent."""
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """What is remembered of a decode engine's incarnation, also while it is away."""
+
+    incarnation: int
+    greeting: int
+    numbers: ReplayWindow = field(default_factory=ReplayWindow)
 
 
 @dataclass(slots=True, eq=False)
@@ -18,10 +45,20 @@ class Guest:
     """One decode engine that has shaken hands."""
 
     name: str
-    incarnation: int
     layout: ShardLayout
     heard_at: float
+    life: Life
     sequence: int = 0
+
+
+class Greeting(Enum):
+    """What a hello means."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+    """The answer was lost; nothing has changed."""
+    STALE = "stale"
+    """It speaks of a memory key that has been revoked since."""
 
 
 class Guests:
@@ -37,12 +74,14 @@ class Guests:
         settings: RoleSettings,
     ) -> None:
         self._guests: dict[str, Guest] = {}
+        self._lives: dict[str, Life] = {}
         self._link = link
         self._messenger = messenger
         self._layout = layout
         self._incarnation = incarnation
         self._settings = settings
         self._next_beat = 0.0
+        self._leaving = False
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -51,20 +90,49 @@ class Guests:
         """The guest of that name, where it has shaken hands and lives."""
         return self._guests.get(name)
 
+    def judge(self, name: str, hello: Hello) -> Greeting:
+        """What a hello means; only a NEW one ends what ran for an earlier hello of the same name."""
+        life = self._lives.get(name)
+        if life is None or life.incarnation != hello.incarnation or life.greeting < hello.greeting:
+            return Greeting.NEW
+        if hello.greeting < life.greeting:
+            return Greeting.STALE
+        return Greeting.REPEATED if name in self._guests else Greeting.NEW
+
     def welcome(self, name: str, hello: Hello, now: float) -> None:
-        """Answer a hello. The caller has already dropped whatever ran for an earlier one of the same name."""
-        why = refusal(hello, layout=self._layout, provider=self._messenger.provider)
+        """Answer a new hello. The caller has already dropped whatever ran for an earlier one of the same name."""
+        why = refusal(hello, layout=self._layout, provider=self._messenger.provider) or self._connect(name, hello)
         if why:
             LOG.error("decode engine %s does not fit: %s", name, why)
         else:
-            self._messenger.connect(
-                name,
-                hello.fabric_address,
-                [RemoteRegion(rank=r.rank, base=r.base, key=r.key, nbytes=r.nbytes) for r in hello.regions],
-                hello.layout.num_pages,
-            )
-            self._guests[name] = Guest(name, hello.incarnation, hello.layout, now)
+            self._guests[name] = Guest(name, hello.layout, now, self._remember(name, hello))
             LOG.info("decode engine %s may be written to", name)
+        self._reply(name, hello, why)
+
+    def repeat(self, name: str, hello: Hello, now: float) -> None:
+        """Answer a hello again."""
+        self._guests[name].heard_at = now
+        self._reply(name, hello, "")
+
+    def _connect(self, name: str, hello: Hello) -> str:
+        regions = [RemoteRegion(rank=r.rank, base=r.base, key=r.key, nbytes=r.nbytes) for r in hello.regions]
+        try:
+            self._messenger.connect(name, hello.fabric_address, regions, hello.layout.num_pages)
+        except EngineError as error:
+            return str(error)
+        return ""
+
+    def _remember(self, name: str, hello: Hello) -> Life:
+        life = self._lives.pop(name, None)
+        if life is None or life.incarnation != hello.incarnation:
+            life = Life(hello.incarnation, hello.greeting)
+        life.greeting = hello.greeting
+        self._lives[name] = life
+        while len(self._lives) > REMEMBERED:
+            del self._lives[next(iter(self._lives))]
+        return life
+
+    def _reply(self, name: str, hello: Hello, why: str) -> None:
         self._link.send(
             name,
             HelloReply(
@@ -72,19 +140,27 @@ class Guests:
                 incarnation=self._incarnation,
                 peer_incarnation=hello.incarnation,
                 greeting=hello.greeting,
-                refusal=why,
+                refusal=why[:SAID],
                 layout=self._layout,
                 provider=self._messenger.provider,
             ),
         )
+        if self._leaving:
+            self._link.send(name, Leaving(incarnation=self._incarnation))
 
     def beat(self, name: str, heartbeat: Heartbeat, now: float) -> None:
         """A heartbeat came in; one of a stranger is asked to say hello."""
         guest = self._guests.get(name)
-        if guest is None or guest.incarnation != heartbeat.incarnation:
+        if guest is None or guest.life.incarnation != heartbeat.incarnation:
             self._link.send(name, HelloWanted(incarnation=self._incarnation))
             return
         guest.heard_at = now
+
+    def leave(self) -> None:
+        """Tell everyone, now and later, that no more asks are taken."""
+        self._leaving = True
+        for name in self._guests:
+            self._link.send(name, Leaving(incarnation=self._incarnation))
 
     def tick(self, now: float) -> list[Guest]:
         """Send heartbeats when due; returns guests that have been silent for too long."""

@@ -9,15 +9,16 @@ Out = TypeVar("Out", contravariant=True)
 class PeerLink(Protocol, Generic[In, Out]):
     """Messages to and from named peers. A peer's name is its engine id."""
 
-    malformed: int
-    """Frames that were dropped because they could not be decoded."""
-
     def send(self, peer: str, message: Out) -> bool:
         """Queue a message without blocking; False where the peer is not connected, and the message is gone."""
         ...
 
     def poll(self) -> list[tuple[str, In]]:
         """Every (peer, message) that has arrived, in each peer's order."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Totals of what was dropped: frames that could not be decoded, connections that were not let in."""
         ...
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from enum import Enum
 
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import KVMessenger, RemoteRegion
+from sglang.srt.disaggregation.handshake import reply_problem
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.messages.wire import (
@@ -27,8 +28,14 @@ class PeerState(Enum):
     GREETING = "greeting"
     """Hellos are sent until one is answered."""
     USABLE = "usable"
+    LEAVING = "leaving"
+    """It finishes what it was asked for and takes no more."""
     REFUSED = "refused"
     """It answered that the two do not fit; greeted again at a slow pace, as it may be restarted rightly."""
+
+
+ACQUAINTED = frozenset({PeerState.USABLE, PeerState.LEAVING})
+"""It holds a key and is expected to be heard."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +65,7 @@ class Peer:
             return f"{self.name} does not fit ({self.refusal})"
         if self.state is PeerState.GREETING:
             return f"{self.name} does not answer"
-        return f"{self.name} is usable"
+        return f"{self.name} is {self.state.value}"
 
 
 class Peers:
@@ -97,7 +104,7 @@ class Peers:
         """Send what is due; returns peers that have been silent for too long."""
         silent = []
         for peer in self._peers.values():
-            if peer.state is PeerState.USABLE and now - peer.heard_at > self._settings.lost_after_s:
+            if peer.state in ACQUAINTED and now - peer.heard_at > self._settings.lost_after_s:
                 silent.append(peer)
             elif now >= peer.next_send:
                 self._send_due(peer, now)
@@ -109,7 +116,7 @@ class Peers:
 
     def _send_due(self, peer: Peer, now: float) -> None:
         peer.next_send = now + self._settings.heartbeat_s
-        if peer.state is PeerState.USABLE:
+        if peer.state in ACQUAINTED:
             peer.sequence += 1
             self._link.send(peer.name, Heartbeat(incarnation=self._incarnation, sequence=peer.sequence))
         else:
@@ -137,12 +144,13 @@ class Peers:
     def replied(self, peer: Peer, reply: HelloReply, now: float) -> None:
         """An answer to a hello; one to a hello of the past says nothing about the key that the peer holds now."""
         current = reply.peer_incarnation == self._incarnation and reply.greeting == peer.greeting and peer.regions
-        if not current or peer.state is PeerState.USABLE:
+        if not current or peer.state in ACQUAINTED:
             return
-        if reply.refusal:
-            if peer.refusal != reply.refusal:
-                LOG.error("prefill engine %s does not fit: %s", peer.name, reply.refusal)
-            peer.state, peer.refusal = PeerState.REFUSED, reply.refusal
+        refusal = reply.refusal or reply_problem(reply, layout=self._layout, provider=self._messenger.provider)
+        if refusal:
+            if peer.refusal != refusal:
+                LOG.error("prefill engine %s does not fit: %s", peer.name, refusal)
+            peer.state, peer.refusal = PeerState.REFUSED, refusal
             self._take_key(peer)
             return
         LOG.info("prefill engine %s is usable", peer.name)

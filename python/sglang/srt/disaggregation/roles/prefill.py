@@ -9,18 +9,19 @@ import logging
 from itertools import count
 
 from sglang.srt.core.layout import ShardLayout
-from sglang.srt.core.ports import KVMessenger, LayerWrites, MessengerEvent, PageCopies, WritesDone, WritesEnded
+from sglang.srt.core.ports import KVMessenger, MessengerEvent, WritesDone, WritesEnded
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.states import RequestState
 from sglang.srt.core.step import StepResult, StepRow
 from sglang.srt.core.trace import Tracer
+from sglang.srt.disaggregation.handoff.immediates import MAX_SLOTS
 from sglang.srt.disaggregation.handoff.ledger import Outbound
 from sglang.srt.disaggregation.handoff.states import SOURCE_ENDS, SourceEvent, SourceState
 from sglang.srt.disaggregation.handshake import ask_problem
-from sglang.srt.disaggregation.roles.guests import Guest, Guests
+from sglang.srt.disaggregation.roles.guests import SAID, Greeting, Guest, Guests
 from sglang.srt.disaggregation.roles.link import PeerLink
-from sglang.srt.disaggregation.roles.overlap import OverlapMeter
 from sglang.srt.disaggregation.roles.pace import Pace
+from sglang.srt.disaggregation.roles.sending import Sending
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.disaggregation.shardmap.plan import plan_copies
 from sglang.srt.managers.request import Request
@@ -44,6 +45,9 @@ LOG = logging.getLogger(__name__)
 
 BUSY_RETRY_MS = 200
 """Hint in a rejection for a full queue: about one prefill of 500 tokens here."""
+
+LEAVING_RETRY_MS = 2000
+"""Hint in a rejection while leaving: nobody will be here sooner than an engine starts (6 s here)."""
 
 
 class PrefillRole:
@@ -74,17 +78,20 @@ class PrefillRole:
         self._guests = Guests(link=link, messenger=messenger, layout=layout, incarnation=incarnation, settings=settings)
         self._live: dict[tuple[str, int], Outbound] = {}
         self._by_request: dict[Request, Outbound] = {}
-        self._by_handle: dict[int, tuple[Outbound, int | None]] = {}
-        """Program -> (transfer, step that makes its KV; None for cached pages)."""
-        self._overlap = OverlapMeter(tracer)
+        self._sending = Sending(messenger, tracer)
         self._pace = Pace()
         self._serial = count(1)
-        self._done = self._failed = 0
-        self._bytes = self._posting_ns = 0
+        self._done = self._failed = self._stale = 0
+        self._leaving = False
         self._desk: Desk
 
     def attach(self, desk: Desk) -> None:
         self._desk = desk
+
+    def leave(self) -> None:
+        """Transfers that were accepted are finished; new asks are sent elsewhere."""
+        self._leaving = True
+        self._guests.leave()
 
     # --- the loop's hooks ---
 
@@ -97,7 +104,7 @@ class PrefillRole:
         for guest in self._guests.tick(now):
             self._lose(guest.name, f"silent for {now - guest.heard_at:.1f} s")
         for outbound in [o for o in self._live.values() if o.state is SourceState.QUEUED and o.deadline <= now]:
-            self._reject(outbound, "its deadline passed in the queue", 0)
+            self._reject(outbound, "its deadline passed in the queue", BUSY_RETRY_MS)
 
     def deadline(self) -> float:
         queued = (o.deadline for o in self._live.values() if o.state is SourceState.QUEUED)
@@ -106,14 +113,23 @@ class PrefillRole:
     def _hear(self, name: str, message: ToPrefill, now: float) -> None:
         match message:
             case Hello():
-                self._lose(name, "it says hello again")
-                self._guests.welcome(name, message, now)
+                self._greeted(name, message, now)
             case Heartbeat():
                 self._guests.beat(name, message, now)
             case PrefillAsk():
                 self._asked(name, message, now)
             case Cancel():
                 self._cancelled(name, message)
+
+    def _greeted(self, name: str, hello: Hello, now: float) -> None:
+        match self._guests.judge(name, hello):
+            case Greeting.NEW:
+                self._lose(name, "it says hello again")
+                self._guests.welcome(name, hello, now)
+            case Greeting.REPEATED:
+                self._guests.repeat(name, hello, now)
+            case Greeting.STALE:
+                self._stale += 1
 
     # --- asks ---
 
@@ -123,14 +139,18 @@ class PrefillRole:
             self._link.send(name, HelloWanted(incarnation=self._incarnation))
             return
         known = self._live.get((name, ask.transfer))
-        if known is not None:
-            if known.generation != ask.generation:
-                self._answer_reject(name, ask, f"transfer {ask.transfer} is in use", 0)
+        if ask.greeting != guest.life.greeting or (known is not None and known.generation == ask.generation):
+            self._stale += 1
             return
         problem = self._problem(ask, guest)
-        if problem:
+        if not guest.life.numbers.take(ask.transfer):
+            self._stale += 1
+            self._answer_reject(name, ask, f"transfer {ask.transfer} has been asked for before", 0)
+        elif problem:
             LOG.error("ask of %s refused: %s", name, problem)
             self._answer_reject(name, ask, problem, 0)
+        elif self._leaving:
+            self._answer_reject(name, ask, "this prefill engine is shutting down", LEAVING_RETRY_MS)
         elif len(self._live) >= self._settings.max_asks:
             self._answer_reject(name, ask, f"{len(self._live)} asks are queued already", BUSY_RETRY_MS)
         else:
@@ -140,7 +160,7 @@ class PrefillRole:
         problem = ask_problem(
             ask,
             destination=guest.layout,
-            slots=self._settings.slots,
+            slots=MAX_SLOTS,
             context=self._context,
             vocabulary=self._vocabulary,
         )
@@ -165,6 +185,8 @@ class PrefillRole:
             arrived=now,
             limit=0,
         )
+        queued = sum(len(o.request.tokens) - o.request.computed for o in self._live.values())
+        estimate = self._pace.estimate_ms(queued + len(ask.token_ids))
         outbound = Outbound(
             request=request,
             peer=name,
@@ -174,13 +196,11 @@ class PrefillRole:
             first_page=ask.first_page,
             pages=ask.pages,
             copies=plan_copies(self._layout, guest.layout, ask.replica_key),
-            deadline=now + ask.deadline_ms / 1000,
+            deadline=now + min(ask.deadline_ms / 1000, self._settings.allowed_s(estimate)),
             sent_to=ask.first_page,
         )
-        queued = sum(len(o.request.tokens) - o.request.computed for o in self._live.values())
         self._live[name, ask.transfer] = self._by_request[request] = outbound
         self._desk.enqueue(request)
-        estimate = self._pace.estimate_ms(queued + len(ask.token_ids))
         self._link.send(name, AskQueued(transfer=ask.transfer, generation=ask.generation, estimate_ms=estimate))
 
     def _reject(self, outbound: Outbound, reason: str, retry_ms: int) -> None:
@@ -198,6 +218,10 @@ class PrefillRole:
     def _cancelled(self, name: str, cancel: Cancel) -> None:
         outbound = self._live.get((name, cancel.transfer))
         if outbound is None or outbound.generation != cancel.generation:
+            guest = self._guests.get(name)
+            if guest is not None:
+                # Should the ask still be on its way, it must find its number taken.
+                guest.life.numbers.take(cancel.transfer)
             self._link.send(name, Drained(transfer=cancel.transfer, generation=cancel.generation))
             return
         self._stop(outbound, SourceEvent.CANCEL)
@@ -211,7 +235,7 @@ class PrefillRole:
             outbound.peer,
             AskAdmitted(transfer=outbound.number, generation=outbound.generation, cached_tokens=request.cached_tokens),
         )
-        self._arm(outbound, request.cached_tokens // self._layout.kv.page_size, None, None)
+        self._sending.arm(outbound, request.cached_tokens // self._layout.kv.page_size, None, None)
 
     def planned(self, request: Request, row: StepRow, base: int, step_id: int) -> None:
         outbound = self._by_request[request]
@@ -219,41 +243,10 @@ class PrefillRole:
         stop = row.start + row.length
         page_size = self._layout.kv.page_size
         last = stop == len(request.tokens)
-        self._arm(outbound, -(-stop // page_size) if last else stop // page_size, base, step_id)
-
-    def _arm(self, outbound: Outbound, upto: int, base: int | None, step_id: int | None) -> None:
-        """Hand the pages outbound.sent_to .. upto-1 to the messenger; a half-filled page waits for a later chunk."""
-        start = outbound.sent_to
-        if upto <= start:
-            return
-        outbound.sent_to = upto
-        copies = tuple(self._copies(outbound, start, upto))
-        handle = self._messenger.arm(LayerWrites(peer=outbound.peer, slot=outbound.slot, base=base, copies=copies))
-        outbound.handles.add(handle)
-        self._by_handle[handle] = (outbound, step_id)
-
-    def _copies(self, outbound: Outbound, start: int, upto: int) -> list[PageCopies]:
-        assert outbound.request.lease is not None
-        source = outbound.request.lease.pages
-        copies = []
-        for copy in outbound.copies:
-            indices = [i for i in range(start, upto) if copy.takes(i)]
-            if indices:
-                copies.append(
-                    PageCopies(
-                        source_rank=copy.source_rank,
-                        destination_rank=copy.destination_rank,
-                        source_offset=copy.source_offset,
-                        destination_offset=copy.destination_offset,
-                        nbytes=copy.nbytes,
-                        source_pages=tuple(source[i] for i in indices),
-                        destination_pages=tuple(outbound.pages[i - outbound.first_page] for i in indices),
-                    )
-                )
-        return copies
+        self._sending.arm(outbound, -(-stop // page_size) if last else stop // page_size, base, step_id)
 
     def stepped(self, result: StepResult) -> None:
-        self._overlap.stepped(result)
+        self._sending.stepped(result)
         self._pace.stepped(result)
 
     def prefilled(self, request: Request) -> None:
@@ -262,34 +255,21 @@ class PrefillRole:
 
     def _see(self, event: MessengerEvent) -> None:
         match event:
-            case WritesDone(handle=handle):
-                outbound, step_id = self._by_handle.pop(handle)
-                self._bytes += sum(event.layer_bytes)
-                self._posting_ns += sum(event.posted_ns) - sum(event.seen_ns)
-                if step_id is not None:
-                    self._overlap.done(step_id, event)
-                self._ended_program(outbound, handle)
-            case WritesEnded(handle=handle, reason=reason):
-                outbound, _ = self._by_handle.pop(handle)
-                outbound.handles.discard(handle)
-                if reason:
-                    outbound.why = outbound.why or reason
+            case WritesDone() | WritesEnded():
+                outbound = self._sending.ended(event)
+                if isinstance(event, WritesEnded) and event.reason:
+                    outbound.why = outbound.why or event.reason
                     self._stop(outbound, SourceEvent.WRITE_FAILED)
-                self._ended_program(outbound, handle)
+                if not outbound.handles:
+                    self._desk.settle(outbound.request)
             case _:
                 pass
-
-    def _ended_program(self, outbound: Outbound, handle: int) -> None:
-        outbound.handles.discard(handle)
-        if not outbound.handles:
-            self._desk.settle(outbound.request)
 
     def _stop(self, outbound: Outbound, event: SourceEvent) -> None:
         """Compute and post nothing more for it; released() tells the rest once all is quiet."""
         if outbound.on(event):
             self._finish(outbound)
-        for handle in outbound.handles:
-            self._messenger.cancel(handle)
+        self._sending.cancel(outbound)
         if not outbound.request.ended:
             self._desk.end(outbound.request, "abort")
 
@@ -320,7 +300,7 @@ class PrefillRole:
             self._link.send(outbound.peer, Drained(transfer=number, generation=generation))
         elif outbound.state is SourceState.FAILED:
             self._failed += 1
-            reason = outbound.why or "unknown"
+            reason = (outbound.why or "unknown")[:SAID]
             self._link.send(outbound.peer, PrefillFailed(transfer=number, generation=generation, reason=reason))
         elif outbound.state is SourceState.DONE:
             self._done += 1
@@ -357,7 +337,7 @@ class PrefillRole:
         return {
             "num_prefill_prealloc_queue_reqs": states.count(SourceState.QUEUED),
             "num_prefill_inflight_queue_reqs": len(states),
-            "num_programs_in_flight": len(self._by_handle),
+            "num_programs_in_flight": self._sending.programs,
             "num_decode_engines": len(self._guests),
             "prefill_tokens_per_second": self._pace.tokens_per_second,
         }
@@ -366,11 +346,9 @@ class PrefillRole:
         return {
             "num_transfers_total": self._done,
             "num_transfer_failed_reqs_total": self._failed,
-            "kv_transfer_bytes_total": self._bytes,
-            "kv_posting_seconds_total": self._posting_ns / 1e9,
-            "kv_bytes_made_in_forward_total": self._overlap.bytes_total,
-            "kv_bytes_posted_in_forward_total": self._overlap.bytes_in_forward,
-            "control_frames_malformed_total": self._link.malformed,
+            **self._sending.counters(),
+            "control_frames_stale_total": self._stale,
+            **self._link.counters(),
             **self._messenger.counters(),
         }
 
