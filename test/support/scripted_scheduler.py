@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from sglang.srt.core.step import TokenScore
 from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.frontend import (
     Abort,
@@ -58,6 +59,7 @@ class ScriptedScheduler:
     hang: bool = False
     """Reads nothing and says nothing."""
     cached_tokens: int = 0
+    embedding: bool = False
     gauges: dict[str, float] = field(default_factory=dict)
     ready: Ready = field(
         default_factory=lambda: Ready(
@@ -173,8 +175,21 @@ class ScriptedScheduler:
             top_logprobs=top if sampling.top_logprobs else (),
             finish_reason=finish,
             matched_stop=tokens[-1] if finish == "stop" else None,
+            prompt_scores=scores_of(run.request) if run.sent == len(tokens) else (),
+            id_logprobs=tuple((-2.0,) * len(sampling.logprob_ids) for _ in tokens) if sampling.logprob_ids else (),
+            embedding=(0.6, 0.8) if self.embedding else (),
             cached_tokens=self.cached_tokens,
         )
+
+
+def scores_of(request: Generate) -> tuple[TokenScore, ...]:
+    """A prompt's scores: -1.25 for every token."""
+    first, sampling = request.sampling.scored_from, request.sampling
+    if first < 0:
+        return ()
+    top = tuple((5 + i, -1.25 - i) for i in range(sampling.top_logprobs))
+    score = TokenScore(logprob=-1.25, top=top, ids=(-2.0,) * len(sampling.logprob_ids))
+    return (score,) * (len(request.token_ids) - 1 - first)
 
 
 def main() -> None:

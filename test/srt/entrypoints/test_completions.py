@@ -45,12 +45,26 @@ def test_echo(client: openai.OpenAI, say: Say, stream: bool) -> None:
     assert text == "Hello world"
 
 
-def test_a7_echo_with_logprobs_is_refused_and_the_server_lives(client: openai.OpenAI) -> None:
-    for extra in ({"max_tokens": 0}, {"max_tokens": 4, "temperature": 1, "extra_body": {"top_k": 1}}):
-        with pytest.raises(openai.BadRequestError) as refusal:
-            client.completions.create(model="smol", prompt="Hello", echo=True, logprobs=1, **extra)
-        assert refusal.value.param in ("max_tokens", "logprobs")
-    assert client.completions.create(model="smol", prompt="Hello", max_tokens=1).choices[0].text
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_with_logprobs_covers_prompt_and_output(client: openai.OpenAI, say: Say, stream: bool) -> None:
+    say(" there", end=True)
+    answer = client.completions.create(
+        model="smol", prompt="Hello world", echo=True, logprobs=1, stream=stream, max_tokens=5
+    )
+    shown = [chunk.choices[0].logprobs for chunk in answer] if stream else [answer.choices[0].logprobs]
+    shown = [item for item in shown if item is not None]
+    assert sum((item.tokens for item in shown), [])[:3] == ["Hello", " world", " there"]
+    assert sum((item.token_logprobs for item in shown), [])[:3] == [None, -1.25, -0.5]
+    assert sum((item.text_offset for item in shown), [])[:3] == [0, 5, 11]
+    tops = sum((item.top_logprobs for item in shown), [])
+    assert tops[0] is None and all(len(top) == 1 for top in tops[1:3])
+
+
+def test_no_tokens_are_answered_where_only_the_prompt_is_wanted(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="smol", prompt="Hello world", echo=True, logprobs=1, max_tokens=0)
+    choice = answer.choices[0]
+    assert choice.text == "Hello world" and choice.finish_reason == "length"
+    assert choice.logprobs.token_logprobs == [None, -1.25] and answer.usage.completion_tokens == 0
 
 
 def test_logprobs(client: openai.OpenAI, say: Say) -> None:

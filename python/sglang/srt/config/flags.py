@@ -27,6 +27,7 @@ _MODEL = (
     Flag("context_length", "Longest prompt plus answer, in tokens; 0 takes the model's own limit."),
     Flag("trust_remote_code", "Run Python code from the model folder (tokenizers only). Off: such a model is refused."),
     Flag("chat_template", "Jinja file (or the template itself) that replaces the tokenizer's own chat template."),
+    Flag("is_embedding", "Serve embeddings (the last token's hidden state) in place of generation."),
     Flag("device", "Where the model runs."),
     Flag("random_seed", "Seeds the requests that bring no seed of their own."),
 )
@@ -60,6 +61,9 @@ _SCHEDULING = (
     Flag("debug_invariants", "Check page accounting after every step: slow, for tests."),
     Flag("decode_log_interval", "Log a line of throughput every so many decode steps."),
     Flag("attention_backend", "Implementation of attention."),
+    Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
+    Flag("grammar_compile_timeout", "Seconds that compiling one grammar may take; beyond that the client gets 400."),
+    Flag("constrained_json_disable_any_whitespace", "Constrained JSON has no whitespace but one space after : and ,"),
     Flag("tp_size", "Tensor-parallel ranks.", ("--tp", "--tensor-parallel-size")),
     Flag("threads", "Compute threads of the worker."),
     Flag("cpu_cores", "Cores that this engine is pinned to, such as `0-3,6`."),
@@ -123,7 +127,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("--speculative-num-steps"),
     Refusal("--speculative-eagle-topk"),
     Refusal("--speculative-num-draft-tokens"),
-    Refusal("--grammar-backend", "structured output is not supported yet", neutral=("none",)),
     Refusal("--reasoning-parser"),
     Refusal("--tool-call-parser"),
     Refusal("--lora-paths"),
@@ -136,5 +139,4 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("--enable-trace", "use --trace-file FILE", switch=True),
     Refusal("--enable-dp-attention", switch=True),
     Refusal("--enable-torch-compile", switch=True),
-    Refusal("--is-embedding", switch=True),
 )

@@ -23,6 +23,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """0: the model's own."""
     trust_remote_code: bool = False
     chat_template: str = ""
+    is_embedding: bool = False
     device: Literal["cpu"] = "cpu"
     random_seed: int = 0
 
@@ -56,6 +57,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     debug_invariants: bool = False
     decode_log_interval: int = 40
     attention_backend: Literal["auto", "torch_native"] = "auto"
+    grammar_backend: Literal["xgrammar", "llguidance", "none"] = "xgrammar"
+    grammar_compile_timeout: float = 10.0
+    """Seconds of CPU time that compiling one grammar may take."""
+    constrained_json_disable_any_whitespace: bool = False
+    """JSON has one space after `:` and `,`; otherwise the model may lay it out as it likes, within bounds."""
     tp_size: int = 1
     threads: int = 1
     """Compute threads of the worker."""

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from sglang.srt.core.grammar import GrammarSpec
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sampling parameters of one request, as the scheduler and the workers see them.
@@ -22,6 +24,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: GrammarSpec | None = None
+    """What the output must match."""
+    grammar_after: tuple[int, ...] = ()
+    """The grammar begins behind the first occurrence of these tokens (the end of a reasoning); empty: at once."""
     stop_token_ids: tuple[int, ...] = ()
     """Ends the request; already holds the model's own end tokens unless the client said ignore_eos."""
     seed: int | None = None
@@ -29,11 +35,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Return the log probability of each output token under the model's own distribution (temperature 1, no filter)."""
     top_logprobs: int = 0
     """How many alternatives to return with each token."""
+    logprob_ids: tuple[int, ...] = ()
+    """Tokens whose log probability is returned at every position, whatever was sampled."""
+    scored_from: int = -1
+    """Return log probabilities of the prompt's tokens after this position; -1: of none."""
 
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is taken; temperature 0 means that, and so does top_k 1."""
         return self.temperature == 0.0 or self.top_k == 1
+
+    @property
+    def reports(self) -> bool:
+        """Whether anything but tokens is returned."""
+        return self.logprobs or self.scored_from >= 0
 
     @property
     def penalised(self) -> bool:

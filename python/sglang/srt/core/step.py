@@ -21,7 +21,9 @@ class RowOpen(msgspec.Struct, frozen=True, kw_only=True):
     prompt: tuple[int, ...] = ()
     """Prompt tokens, filled only where repetition penalty needs them."""
     outputs: tuple[int, ...] = ()
-    """Tokens this request generated before (it was retracted and resumes), filled only where penalties need them."""
+    """Tokens this request generated before (it was retracted and resumes), filled only where penalties or a grammar
+    need them.
+    """
     generated: int = 0
     """How many tokens the request had generated before this row was opened; min_new_tokens counts from there."""
 
@@ -44,6 +46,9 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     """Sample a token from the logits of the last position. False for all but the last chunk, and always on prefill
     engines.
     """
+    score_at: int = 0
+    scores: tuple[int, ...] = ()
+    """Tokens of the prompt whose log probability is wanted: scores[i] follows the position start + score_at + i."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +68,20 @@ class SampledToken(msgspec.Struct, frozen=True, kw_only=True):
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     """(token, log probability), most likely first; as many as the row's top_logprobs."""
+    stuck: bool = False
+    """The row's grammar allows no token here: this one means nothing, and the output cannot be completed."""
+    ids: tuple[float, ...] = ()
+    """Log probabilities of the row's logprob_ids."""
+    embedding: tuple[float, ...] = ()
+    """Of an embedding engine: the unit vector of the last position, in place of a token."""
+
+
+class TokenScore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the model thought of one prompt token, given those before it."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    ids: tuple[float, ...] = ()
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,3 +92,5 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     started_ns: int
     forward_ended_ns: int
     ended_ns: int
+    scored: tuple[tuple[TokenScore, ...], ...] = ()
+    """One tuple for each row of the plan that has scores, in the plan's order."""

@@ -20,6 +20,9 @@ from sglang.srt.observability.metrics import Metrics
 MAX_OUTPUTS = 1024
 """Outputs (prompts x n) of one HTTP request."""
 
+MAX_SCORES = 500_000
+"""Log probabilities of a prompt, alternatives included: about 10 MB of the 16 MB that a frame may have."""
+
 _log = logging.getLogger("sglang.requests")
 
 
@@ -80,6 +83,14 @@ class Front:
         self.calls[public] = generation
         generation.on_close(lambda: self._closed(public, generation))
         return generation
+
+    def check_scores(self, prompt_tokens: int, start: int | None, top: int) -> None:
+        """Raises RequestError where a prompt's log probabilities would pass what one message may hold."""
+        if start is not None and (prompt_tokens - start) * (1 + top) > MAX_SCORES:
+            raise RequestError(
+                f"log probabilities of {prompt_tokens - start} prompt tokens with {top} alternatives each pass the "
+                f"limit of {MAX_SCORES} values a request"
+            )
 
     def check_role(self) -> None:
         """Raises RequestError on a prefill engine, which computes prompts for decode engines only."""

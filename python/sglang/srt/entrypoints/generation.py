@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sglang.srt.core.sampling import SamplingParams
+from sglang.srt.core.step import TokenScore
 from sglang.srt.entrypoints.scheduler_client import ClientGone, OpenCall, SchedulerClient
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.detokenizer import Detokenizer, TextRules
@@ -27,6 +28,8 @@ class Wanted:
     rules: TextRules
     n: int = 1
     priority: int = 0
+    silent: bool = False
+    """No output is wanted, only what is known of the prompt: the one token that the engine makes is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,17 @@ class Chunk:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[TopLogprobs] = field(default_factory=list)
+    id_logprobs: list[tuple[float, ...]] = field(default_factory=list)
     finish: Finish | None = None
+
+    def add(self, other: "Chunk") -> None:
+        """Append what came later."""
+        self.text += other.text
+        self.token_ids += other.token_ids
+        self.logprobs += other.logprobs
+        self.top_logprobs += other.top_logprobs
+        self.id_logprobs += other.id_logprobs
+        self.finish = other.finish
 
 
 class Output:
@@ -59,7 +72,11 @@ class Output:
 
     def __init__(self, index: int, wanted: Wanted, tokenizer: Tokenizer) -> None:
         self.index = index
+        self.prompt_ids = wanted.token_ids
         self.prompt_tokens = len(wanted.token_ids)
+        self.prompt_scores: tuple[TokenScore, ...] = ()
+        self.embedding: tuple[float, ...] = ()
+        self._silent = wanted.silent
         self.completion_tokens = 0
         self.cached_tokens = 0
         self.finish: Finish | None = None
@@ -72,6 +89,12 @@ class Output:
 
     def add(self, out: TokenOut) -> int:
         """Takes new tokens in; returns how many of them count (none after a stop string)."""
+        self.prompt_scores = self.prompt_scores or out.prompt_scores
+        self.embedding = self.embedding or out.embedding
+        self.cached_tokens = max(self.cached_tokens, out.cached_tokens)
+        if self._silent:
+            self.finish = Finish(out.finish_reason) if out.finish_reason else None
+            return 0
         pending = self._pending
         hidden = out.matched_stop is not None and not self._keep_stop
         last = len(out.token_ids) - 1
@@ -85,8 +108,8 @@ class Output:
         pending.token_ids += out.token_ids[:used]
         pending.logprobs += out.logprobs[:used]
         pending.top_logprobs += out.top_logprobs[:used]
+        pending.id_logprobs += out.id_logprobs[:used]
         self.completion_tokens += used
-        self.cached_tokens = max(self.cached_tokens, out.cached_tokens)
         self._conclude(out)
         return used
 
@@ -157,12 +180,7 @@ class Generation:
         whole = [Chunk(output.index) for output in self.outputs]
         while chunks := await self.take():
             for chunk in chunks:
-                target = whole[chunk.index]
-                target.text += chunk.text
-                target.token_ids += chunk.token_ids
-                target.logprobs += chunk.logprobs
-                target.top_logprobs += chunk.top_logprobs
-                target.finish = chunk.finish
+                whole[chunk.index].add(chunk)
         return whole
 
     def abort(self) -> None:

@@ -1,8 +1,9 @@
 """SGLang's /generate: its request, its response, its stream of whole texts."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
+import msgspec
 import orjson
 
 from sglang.srt.entrypoints.front import Front
@@ -13,6 +14,9 @@ from sglang.srt.errors import RequestError
 from sglang.srt.managers.tokenizer import fit
 
 DEFAULT_NEW_TOKENS = 128
+
+Shown = tuple[float | None, int, str | None]
+"""A token's log probability, its id, and its text where that is asked for."""
 
 
 async def wanted_of(body: GenerateBody, front: Front) -> list[Wanted]:
@@ -52,11 +56,7 @@ class NativeReply:
             parts = []
             for chunk in chunks:
                 whole = so_far[chunk.index]
-                whole.text += chunk.text
-                whole.token_ids += chunk.token_ids
-                whole.logprobs += chunk.logprobs
-                whole.top_logprobs += chunk.top_logprobs
-                whole.finish = chunk.finish
+                whole.add(chunk)
                 answer = self._answer(whole)
                 if not self._single:
                     answer["index"] = chunk.index
@@ -76,20 +76,44 @@ class NativeReply:
             "e2e_latency": (output.finished_at or time.perf_counter()) - self._generation.started_at,
         }
         if self._body.return_logprob:
-            meta["input_token_logprobs"] = []
-            meta["output_token_logprobs"] = [
-                self._logprob(token, value) for token, value in zip(chunk.token_ids, chunk.logprobs, strict=False)
-            ]
-            if self._body.top_logprobs_num:
-                meta["input_top_logprobs"] = []
-                meta["output_top_logprobs"] = [self._top(top) for top in chunk.top_logprobs]
+            meta.update(self._logprobs(chunk, output))
         return {"text": chunk.text, "output_ids": chunk.token_ids, "meta_info": meta}
 
-    def _logprob(self, token: int, value: float) -> tuple[float, int, str | None]:
-        text = self._tokenizer.token_text(token) if self._body.return_text_in_logprobs else None
-        return (finite(value), token, text)
+    def _logprobs(self, chunk: Chunk, output: Output) -> dict[str, object]:
+        """As SGLang has them: the prompt from logprob_start_len on, of which the first has none, and the output."""
+        scores = output.prompt_scores
+        prompt: list[object] = (
+            [
+                self._logprob(token, score.logprob)
+                for token, score in zip(output.prompt_ids[-len(scores) :], scores, strict=True)
+            ]
+            if scores
+            else []
+        )
+        asked = self._body.starts(output.prompt_tokens)
+        if asked is not None:
+            prompt.insert(0, self._logprob(output.prompt_ids[asked], None))
+        shown: dict[str, object] = {
+            "input_token_logprobs": prompt,
+            "output_token_logprobs": list(map(self._logprob, chunk.token_ids, chunk.logprobs)),
+        }
+        first = [None] if asked is not None else []
+        if self._body.top_logprobs_num:
+            shown["input_top_logprobs"] = [*first, *(self._top(score.top) for score in scores)]
+            shown["output_top_logprobs"] = [self._top(top) for top in chunk.top_logprobs]
+        if self._body.token_ids_logprob:
+            shown["input_token_ids_logprobs"] = [*first, *(self._ids(score.ids) for score in scores)]
+            shown["output_token_ids_logprobs"] = [self._ids(values) for values in chunk.id_logprobs]
+        return shown
 
-    def _top(self, top: TopLogprobs) -> list[tuple[float, int, str | None]]:
+    def _ids(self, values: Sequence[float]) -> list[Shown]:
+        return list(map(self._logprob, self._body.token_ids_logprob or (), values))
+
+    def _logprob(self, token: int, value: float | None) -> Shown:
+        text = self._tokenizer.token_text(token) if self._body.return_text_in_logprobs else None
+        return (None if value is None else finite(value), token, text)
+
+    def _top(self, top: TopLogprobs) -> list[Shown]:
         return [self._logprob(token, value) for token, value in top]
 
 
@@ -132,8 +156,12 @@ async def _prompts(body: GenerateBody, front: Front) -> tuple[list[tuple[int, ..
 def _wanted(body: GenerateBody, ids: tuple[int, ...], params: NativeSampling, front: Front, param: str) -> Wanted:
     params.check()
     asked = DEFAULT_NEW_TOKENS if params.max_new_tokens is None else params.max_new_tokens
-    room = fit(len(ids), asked, front.context, param=param, asked_param="max_new_tokens", clip=True)
+    silent = asked == 0
+    room = fit(len(ids), asked or 1, front.context, param=param, asked_param="max_new_tokens", clip=True)
     minimum = min(params.min_new_tokens, room) if params.min_new_tokens <= asked else params.min_new_tokens
+    start = body.starts(len(ids))
+    front.check_scores(len(ids), start, body.top_logprobs_num)
+    front.tokenizer.check_ids(body.token_ids_logprob or (), "token_ids_logprob")
     sampling = params.sampling(
         front.tokenizer,
         max_new_tokens=room,
@@ -141,4 +169,8 @@ def _wanted(body: GenerateBody, ids: tuple[int, ...], params: NativeSampling, fr
         seed=params.sampling_seed,
         top_logprobs=body.top_logprobs_num if body.return_logprob else None,
     )
-    return Wanted(ids, sampling, params.rules(minimum), params.copies, body.priority)
+    if body.return_logprob:
+        sampling = msgspec.structs.replace(
+            sampling, scored_from=-1 if start is None else start, logprob_ids=tuple(body.token_ids_logprob or ())
+        )
+    return Wanted(ids, sampling, params.rules(minimum), params.copies, body.priority, silent)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sglang.srt.entrypoints.sampling_fields import MAX_TOP_LOGPROBS, Body, SamplingFields, TokenIds, refuse
+from sglang.srt.errors import RequestError
 
 MAX_BATCH = 1024
 
@@ -15,7 +16,6 @@ _UNSUPPORTED = (
     "audio_data",
     "video_data",
     "lora_path",
-    "token_ids_logprob",
     "session_params",
 )
 
@@ -23,7 +23,7 @@ _UNSUPPORTED = (
 class NativeSampling(SamplingFields):
     """`sampling_params` of /generate."""
 
-    max_new_tokens: int | None = Field(default=None, ge=1)
+    max_new_tokens: int | None = Field(default=None, ge=0)
     min_new_tokens: int = Field(default=0, ge=0)
     sampling_seed: int | None = None
     json_schema: Any = None
@@ -46,7 +46,7 @@ class GenerateBody(Body):
     rid: str | None = Field(default=None, min_length=1, max_length=256)
     stream: bool = False
     return_logprob: bool = False
-    logprob_start_len: int | None = None
+    logprob_start_len: int | None = Field(default=None, ge=-1)
     top_logprobs_num: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
     return_text_in_logprobs: bool = False
     priority: int = Field(default=0, ge=-(1 << 31), le=1 << 31)
@@ -55,7 +55,7 @@ class GenerateBody(Body):
     audio_data: Any = None
     video_data: Any = None
     lora_path: Any = None
-    token_ids_logprob: Any = None
+    token_ids_logprob: Annotated[TokenIds, Field(max_length=1024)] | None = None
     session_params: Any = None
     return_hidden_states: bool = False
 
@@ -63,8 +63,18 @@ class GenerateBody(Body):
         """Raises RequestError for what is not supported yet."""
         refuse((name, value, ([],)) for name, value in self if name in _UNSUPPORTED)
         refuse((("return_hidden_states", self.return_hidden_states, (False,)),))
-        if self.return_logprob:
-            refuse((("logprob_start_len", self.logprob_start_len, (-1,)),))
+
+    def starts(self, prompt_tokens: int) -> int | None:
+        """The first prompt token whose log probability is shown; None where only the output's are."""
+        start = self.logprob_start_len
+        if not self.return_logprob or start is None or start < 0:
+            return None
+        if start >= prompt_tokens:
+            raise RequestError(
+                f"logprob_start_len: {start} lies behind the prompt of {prompt_tokens} tokens",
+                param="logprob_start_len",
+            )
+        return start
 
 
 class AbortBody(Body):

@@ -18,6 +18,8 @@ import zmq
 
 from sglang.srt.config.model import ModelSpec, read_model_spec
 from sglang.srt.config.server import ServerConfig
+from sglang.srt.constrained.open import open_grammars
+from sglang.srt.constrained.service import GrammarService
 from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import Worker
@@ -31,6 +33,7 @@ from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
 from sglang.srt.kv_pool.base import KVPool
 from sglang.srt.managers.limits import Limits
+from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.role import UnifiedRole
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.cache_manager import CacheManager
@@ -51,6 +54,7 @@ class Parts:
 
     worker: Worker
     pool: KVPool
+    grammars: GrammarService | None
     assembled: Assembled
 
 
@@ -68,6 +72,7 @@ def worker_options(config: ServerConfig) -> WorkerOptions:
         threads=config.threads,
         cores=config.cpu_cores,
         random_seed=config.random_seed,
+        embedding=config.is_embedding,
     )
 
 
@@ -99,15 +104,16 @@ def layer_hook(config: ServerConfig, messenger: FabricMessenger, tracer: Tracer)
 def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
     """Load, allocate and connect. The fabric opens before the weights load: a wrong provider shows at once."""
     path, options = Path(config.model_path), worker_options(config)
+    grammars = open_grammars(config, spec.vocab_size, read_model_folder(path).end_token_ids)
     if config.disagg_mode == "null":
-        worker, pool = build_worker(path, spec, options, NullHook())
-        return Parts(worker, pool, Assembled(UnifiedRole(), ()))
+        worker, pool = build_worker(path, spec, options, NullHook(), matchers=grammars)
+        return Parts(worker, pool, grammars, Assembled(UnifiedRole(), ()))
     settings = role_settings(config)
     messenger = open_messenger(config, settings)
     with ExitStack() as undo:
         # An engine that fails to start must not leave its fabric's shared memory behind.
         undo.callback(messenger.close)
-        worker, pool = build_worker(path, spec, options, layer_hook(config, messenger, tracer))
+        worker, pool = build_worker(path, spec, options, layer_hook(config, messenger, tracer), matchers=grammars)
         assembled = assemble(
             config,
             settings,
@@ -120,7 +126,7 @@ def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
         )
         undo.pop_all()
     LOG.info("fabric %s through %s", messenger.provider, messenger.library)
-    return Parts(worker, pool, assembled)
+    return Parts(worker, pool, grammars, assembled)
 
 
 def open_tracer(config: ServerConfig) -> Tracer:
@@ -145,6 +151,7 @@ def run(config: ServerConfig, address: str) -> None:
         wire.socket,
         parts.worker.fileno(),
         parent.fileno(),
+        *(() if parts.grammars is None else (parts.grammars.fileno(),)),
         *parts.assembled.sources,
     )
     layout = parts.pool.layout
@@ -160,6 +167,7 @@ def run(config: ServerConfig, address: str) -> None:
         clock=MonotonicClock(),
         tracer=tracer,
         seed=config.random_seed,
+        grammars=parts.grammars,
     )
     _announce(config, limits, layout, channel)
     # What start-up made stays: full collections need not walk it again and again while steps wait.

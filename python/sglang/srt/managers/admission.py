@@ -11,8 +11,12 @@ HOLDING = (RequestState.RUNNING, RequestState.PREFILLING, RequestState.TRANSFERR
 
 
 def reuse_limit(request: Request, samples: bool) -> int:
-    """Tokens of a request whose cached KV may be used: all but the last where this engine must compute its logits."""
-    return len(request.tokens) - 1 if samples else len(request.tokens)
+    """Tokens of a request whose cached KV may be used: all but the last where this engine must compute its logits, and
+    only those before the first position whose logits the client wants.
+    """
+    if not samples:
+        return len(request.tokens)
+    return len(request.tokens) - 1 if request.unscored < 0 else request.unscored
 
 
 def grown_pages(cache: CacheManager, limits: Limits, request: Request) -> int:

@@ -10,7 +10,7 @@ def accept(request: Request, sampled: SampledToken) -> None:
     A stop token counts as an output token, ends the request with "stop", and wins over the length limit.
     """
     request.tokens.append(sampled.token)
-    request.unsent.append((sampled.token, sampled.logprob, sampled.top))
+    request.unsent.append(sampled)
     stops = request.generated > request.sampling.min_new_tokens and sampled.token in request.sampling.stop_token_ids
     if stops:
         request.finish_reason, request.matched_stop = "stop", sampled.token

@@ -1,5 +1,6 @@
 """Collects what one turn of the loop has to tell the frontend."""
 
+from sglang.srt.core.step import TokenScore
 from sglang.srt.managers.request import Request
 from sglang.srt.messages.frontend import Outputs, Refused, ToFrontend, TokenOut
 
@@ -37,15 +38,33 @@ class Outbox:
 
 
 def _token_out(request: Request) -> TokenOut:
-    fresh = tuple(request.unsent)
-    request.unsent.clear()
-    wants = request.sampling.logprobs
+    fresh, request.unsent = request.unsent, []
+    tokens = tuple([sampled.token for sampled in fresh])
+    cached = max(0, request.cached_tokens)
+    if not request.sampling.reports:
+        return TokenOut(
+            rid=request.rid,
+            token_ids=tokens,
+            finish_reason=request.finish_reason,
+            matched_stop=request.matched_stop,
+            cached_tokens=cached,
+            embedding=fresh[0].embedding if fresh else (),
+        )
     return TokenOut(
         rid=request.rid,
-        token_ids=tuple(token for token, _, _ in fresh),
-        logprobs=tuple(logprob for _, logprob, _ in fresh if logprob is not None) if wants else (),
-        top_logprobs=tuple(top for _, _, top in fresh) if wants and request.sampling.top_logprobs else (),
+        token_ids=tokens,
+        logprobs=tuple(sampled.logprob for sampled in fresh if sampled.logprob is not None),
+        top_logprobs=tuple(sampled.top for sampled in fresh) if request.sampling.top_logprobs else (),
+        id_logprobs=tuple(sampled.ids for sampled in fresh) if request.sampling.logprob_ids else (),
+        prompt_scores=_scores(request),
         finish_reason=request.finish_reason,
         matched_stop=request.matched_stop,
-        cached_tokens=max(0, request.cached_tokens),
+        cached_tokens=cached,
     )
+
+
+def _scores(request: Request) -> tuple[TokenScore, ...]:
+    if request.scores_sent:
+        return ()
+    request.scores_sent = True
+    return tuple(request.scores)

@@ -10,6 +10,11 @@ from sglang.srt.managers.role import Role
 from sglang.srt.managers.rows import Rows
 from sglang.srt.mem_cache.cache_manager import CacheManager
 
+MAX_SCORED = 256
+"""Prompt tokens a step of a request that wants their log probabilities: their logits take 256 x vocabulary x 4 bytes,
+155 MB at 152,000 entries.
+"""
+
 
 @dataclass(slots=True)
 class Draft:
@@ -42,13 +47,17 @@ class Planner:
     def chunk(self, draft: Draft, request: Request) -> None:
         """Add the next chunk of a prefilling request, as large as the step's token budget allows."""
         length = min(len(request.tokens) - request.planned, self._limits.chunk - draft.tokens)
+        scored = request.unscored >= 0
+        if scored:
+            length = min(length, MAX_SCORED)
         if length <= 0:
             return
         stop = request.planned + length
         last = stop == len(request.tokens)
         tokens = tuple(request.tokens[request.planned : stop])
         draft.tokens += length
-        self._add(draft, request, tokens, length, sample=last and self._role.samples)
+        first, scores = scores_of(request, stop) if scored else (0, ())
+        self._add(draft, request, tokens, length, sample=last and self._role.samples, score_at=first, scores=scores)
         if last and self._role.samples:
             request.on(RequestEvent.PREFILLED)
 
@@ -91,7 +100,17 @@ class Planner:
         self._cache.release(victim.lease)
         victim.lease = None
 
-    def _add(self, draft: Draft, request: Request, tokens: tuple[int, ...], length: int, *, sample: bool) -> None:
+    def _add(
+        self,
+        draft: Draft,
+        request: Request,
+        tokens: tuple[int, ...],
+        length: int,
+        *,
+        sample: bool,
+        score_at: int = 0,
+        scores: tuple[int, ...] = (),
+    ) -> None:
         assert request.lease is not None
         opening = self._rows.opening(request)
         if opening is not None:
@@ -103,6 +122,8 @@ class Planner:
             tokens=tokens,
             new_pages=tuple(request.lease.pages[request.mapped :]),
             sample=sample,
+            score_at=score_at,
+            scores=scores,
         )
         request.mapped = len(request.lease.pages)
         request.planned += length
@@ -119,3 +140,12 @@ class Planner:
             closed=self._rows.take_closed(),
         )
         return plan, Ticket(step_id, tuple(draft.rows), draft.tokens)
+
+
+def scores_of(request: Request, stop: int) -> tuple[int, tuple[int, ...]]:
+    """(offset in the chunk, tokens to score) of the chunk from `planned` to `stop`."""
+    first = max(request.planned, request.unscored)
+    last = min(stop, request.prompt_length - 1)
+    if first >= last:
+        return 0, ()
+    return first - request.planned, tuple(request.tokens[first + 1 : last + 1])

@@ -1,10 +1,10 @@
 """A request as its scheduler knows it: integers, a state, and what it holds."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.states import REQUEST_TABLE, RequestEvent, RequestState
+from sglang.srt.core.step import SampledToken, TokenScore
 from sglang.srt.mem_cache.cache_manager import PageLease
 
 
@@ -45,18 +45,31 @@ class Request:
     """Prompt tokens that were not computed for this request; -1 before the first admission."""
     attempts: int = 0
     """Transfers tried."""
+    compiling: bool = False
+    """Its grammar is not ready: it waits, others pass."""
     not_before: float = 0.0
     """Earliest time of the next admission, after a refusal with a retry hint."""
     finish_reason: str | None = None
     matched_stop: int | None = None
     first_token_at: float | None = None
-    unsent: deque[tuple[int, float | None, tuple[tuple[int, float], ...]]] = field(default_factory=deque)
-    """(token, logprob, alternatives) accepted since the last TokenOut."""
+    unsent: list[SampledToken] = field(default_factory=list)
+    """Accepted since the last TokenOut."""
+    scores: list[TokenScore] = field(default_factory=list)
+    """Of prompt tokens, where the client wants them."""
+    scores_sent: bool = False
 
     @property
     def generated(self) -> int:
         """Output tokens so far."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def unscored(self) -> int:
+        """The first position whose logits are still wanted for the score of the token after it; -1 where none is."""
+        first = self.sampling.scored_from
+        if first < 0 or first + len(self.scores) >= self.prompt_length - 1:
+            return -1
+        return first + len(self.scores)
 
     @property
     def ended(self) -> bool:

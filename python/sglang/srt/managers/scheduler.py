@@ -8,6 +8,7 @@ import logging
 from collections import deque
 
 from sglang.srt.core.clock import Clock
+from sglang.srt.core.grammar import Grammars, GrammarSpec, GrammarState, NoGrammars
 from sglang.srt.core.ports import Waiter, Worker
 from sglang.srt.core.states import RequestEvent, RequestState
 from sglang.srt.core.step import StepResult
@@ -50,6 +51,7 @@ class Scheduler:
         clock: Clock,
         tracer: Tracer,
         seed: int = 0,
+        grammars: Grammars | None = None,
     ) -> None:
         self.cache = cache
         self.limits = limits
@@ -60,6 +62,7 @@ class Scheduler:
         self.admitted: list[Request] = []
         """Requests that hold pages, oldest admission first."""
         self.tally = Tally()
+        self.grammars: Grammars = grammars if grammars is not None else NoGrammars()
         self._worker = worker
         self._channel = channel
         self._waiter = waiter
@@ -88,6 +91,8 @@ class Scheduler:
         for message in self._channel.poll():
             self._intake.hear(message)
         self.role.poll()
+        for spec, state in self.grammars.poll():
+            self._compiled(spec, state)
         results = self._worker.poll()
         for result in results:
             self._take(result)
@@ -151,7 +156,9 @@ class Scheduler:
             if prefilling and prefilling + len(request.tokens) > self.limits.max_prefill:
                 return
             lease = self.cache.open(request.tokens, reuse_limit(request, self.role.samples))
-            route = self.role.route(request, lease.cached_tokens, leader_done)
+            # Scores need this engine's own logits of the prompt (docs/adr/prompt-logprobs.md).
+            scored = request.unscored >= 0
+            route = Route.LOCAL if scored else self.role.route(request, lease.cached_tokens, leader_done)
             if route in (Route.WAIT, Route.REFUSED):
                 self.cache.release(lease)
                 continue
@@ -194,14 +201,18 @@ class Scheduler:
         rows, started, ended = len(ticket.rows), result.started_ns, result.ended_ns
         self._tracer.slice("steps", f"step {result.step_id}", started, ended, rows=rows, prompt=ticket.prompt_tokens)
         self.tally.took(result)
-        sampled = iter(result.sampled)
+        sampled, scored = iter(result.sampled), iter(result.scored)
         for request, row in ticket.rows:
             request.pending -= 1
             request.computed = max(request.computed, row.start + row.length)
+            if row.scores:
+                request.scores += next(scored)
             if row.sample:
                 request.unsampled -= 1
                 token = next(sampled)
-                if not request.ended:
+                if token.stuck and not request.ended:
+                    self.refuse(request, "the grammar allows no token here: no output can satisfy it", status=400)
+                elif not request.ended:
                     accept(request, token)
                     self._accepted(request)
             self._progressed(request, row.length)
@@ -222,6 +233,13 @@ class Scheduler:
         if request.state is RequestState.PREFILLING and request.computed == len(request.tokens):
             self.role.prefilled(request)
         self.settle(request)
+
+    def _compiled(self, spec: GrammarSpec, state: GrammarState) -> None:
+        """Let the requests that waited for `spec` go on, or refuse them."""
+        for request in [r for r in self.queue if r.compiling and r.sampling.grammar == spec]:
+            request.compiling = False
+            if state is GrammarState.REJECTED:
+                self.refuse(request, self.grammars.reason(spec), status=400)
 
     # --- Desk ---
 
@@ -277,6 +295,8 @@ class Scheduler:
             self.queue.remove(request)
         request.on(RequestEvent.END)
         self.requests.pop(request.rid, None)
+        if request.sampling.grammar is not None:
+            self.grammars.release(request.sampling.grammar)
         self.tally.finished(request)
         self.role.ended(request)
         self.queue.over(request)
@@ -319,4 +339,5 @@ class Scheduler:
         """Leave peers and stop the worker."""
         self.role.close()
         self._worker.close()
+        self.grammars.close()
         self._tracer.close()

@@ -7,6 +7,7 @@ owns pages and batches. Every struct is frozen and tagged; `codec.py` bounds and
 import msgspec
 
 from sglang.srt.core.sampling import SamplingParams
+from sglang.srt.core.step import TokenScore
 
 # --- frontend -> scheduler ------------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ ToScheduler = Generate | Abort | AbortAll | FlushCache | GetState | Shutdown
 # --- scheduler -> frontend ------------------------------------------------------------------------------------------
 
 
-class TokenOut(msgspec.Struct, frozen=True, kw_only=True):
+class TokenOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """New tokens of one request since the last TokenOut, and its end where `finish_reason` is set."""
 
     rid: str
@@ -72,6 +73,12 @@ class TokenOut(msgspec.Struct, frozen=True, kw_only=True):
     """None while it runs; "stop" (a stop token), "length", "abort"."""
     matched_stop: int | None = None
     """The stop token that ended it; it is the last of token_ids."""
+    id_logprobs: tuple[tuple[float, ...], ...] = ()
+    """Log probabilities of the request's logprob_ids, one tuple a token."""
+    prompt_scores: tuple[TokenScore, ...] = ()
+    """Of the prompt's tokens after scored_from; sent once, with the first token."""
+    embedding: tuple[float, ...] = ()
+    """Of an embedding engine."""
     cached_tokens: int = 0
     """Prompt tokens whose KV was reused from a prefix tree, on either side of a disaggregated pair."""
 

@@ -19,6 +19,7 @@ from sglang.srt.kv_pool.layout import kv_layout
 from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.layers.attention.torch_native import TorchNativeAttention
 from sglang.srt.layers.parameter import LayerContext
+from sglang.srt.model_executor.grammar_rows import MatcherSource
 from sglang.srt.model_executor.memory_budget import pages_that_fit
 from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.model_executor.row_table import RowTable
@@ -51,6 +52,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     random_seed: int = 0
     """Of dummy weights."""
+    embedding: bool = False
+    """Answer with hidden states in place of tokens."""
 
 
 def compute_dtype(spec: ModelSpec, dtype: Dtype) -> Literal["float32", "bfloat16"]:
@@ -74,13 +77,14 @@ def build_worker(
     options: WorkerOptions,
     hook: LayerHook,
     allocate: Allocate = PrivateMemory,
+    matchers: MatcherSource | None = None,
 ) -> tuple[ThreadWorker, KVPool]:
     """Load the weights, size and touch the KV pool, start the compute thread.
 
     `hook` hears of every layer of every step, on the compute thread. Raises CheckpointError for a folder that does not
     hold this model, ConfigError where memory does not suffice or options do not fit together.
     """
-    runner, pool = build_runner(model_path, spec, options, hook, allocate)
+    runner, pool = build_runner(model_path, spec, options, hook, allocate, matchers)
     return ThreadWorker(runner, threads=options.threads, cores=options.cores), pool
 
 
@@ -90,6 +94,7 @@ def build_runner(
     options: WorkerOptions,
     hook: LayerHook,
     allocate: Allocate = PrivateMemory,
+    matchers: MatcherSource | None = None,
 ) -> tuple[ModelRunner, KVPool]:
     """What build_worker puts into a thread."""
     if spec.attention is not AttentionKind.GQA:
@@ -107,8 +112,8 @@ def build_runner(
         num_pages=pool.layout.num_pages,
     )
     backend = TorchNativeAttention(pool, heads=spec.num_heads, scale=spec.attention_scale)
-    state = SamplingState(options.max_running_requests, spec.vocab_size)
-    return ModelRunner(model, backend, hook, table, state), pool
+    state = SamplingState(options.max_running_requests, spec.vocab_size, matchers)
+    return ModelRunner(model, backend, hook, table, state, embedding=options.embedding), pool
 
 
 def _load(model_path: Path, spec: ModelSpec, options: WorkerOptions) -> CausalLM:

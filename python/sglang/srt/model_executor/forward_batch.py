@@ -11,6 +11,15 @@ from sglang.srt.model_executor.row_table import RowTable
 from sglang.srt.models.base import ModelInput
 
 
+class ScoredRow(NamedTuple):
+    """Prompt tokens of a row, scored by consecutive logits."""
+
+    slot: int
+    first: int
+    """The first of the wanted logits that are its own."""
+    tokens: tuple[int, ...]
+
+
 class ForwardBatch(NamedTuple):
     """Everything that a forward pass and the sampler after it need."""
 
@@ -20,10 +29,17 @@ class ForwardBatch(NamedTuple):
     """int64 `[sampling rows]`, in the plan's order."""
     sampled_positions: torch.Tensor
     """int64 `[sampling rows]`: the position that each sampled token will have."""
+    samples: torch.Tensor | None
+    """int64 `[sampling rows]`: which of the wanted logits are sampled from; None where all are."""
+    scored: tuple[ScoredRow, ...]
+    """Rows whose prompt tokens are scored."""
 
 
-def build_batch(rows: Sequence[StepRow], table: RowTable, vocab_size: int) -> ForwardBatch:
-    """The batch of some rows, which `table` has applied. Token ids outside the vocabulary raise ValueError."""
+def build_batch(rows: Sequence[StepRow], table: RowTable, vocab_size: int, *, hidden: bool = False) -> ForwardBatch:
+    """The batch of some rows, which `table` has applied. Token ids outside the vocabulary raise ValueError.
+
+    `hidden`: the model returns hidden states.
+    """
     slots = torch.tensor([row.slot for row in rows], dtype=torch.int64)
     starts = torch.tensor([row.start for row in rows], dtype=torch.int64)
     lengths = torch.tensor([row.length for row in rows], dtype=torch.int64)
@@ -32,13 +48,37 @@ def build_batch(rows: Sequence[StepRow], table: RowTable, vocab_size: int) -> Fo
     positions = torch.arange(total) + torch.repeat_interleave(starts - (ends - lengths), lengths)
     sampling = [index for index, row in enumerate(rows) if row.sample]
     wanted = ends[sampling] - 1 if sampling else None
+    samples: torch.Tensor | None = None
+    scored: tuple[ScoredRow, ...] = ()
+    if any(row.scores for row in rows):
+        wanted, samples, scored = _with_scores(rows, ends.tolist())
     attention = tuple(AttentionRow(row.start, row.length) for row in rows)
     return ForwardBatch(
-        inputs=ModelInput(_tokens(rows, table, vocab_size), positions, wanted),
+        inputs=ModelInput(_tokens(rows, table, vocab_size), positions, wanted, hidden),
         attention=AttentionBatch(attention, table.block_table[slots], positions),
         slots=slots[sampling],
         sampled_positions=(starts + lengths)[sampling],
+        samples=samples,
+        scored=scored,
     )
+
+
+def _with_scores(
+    rows: Sequence[StepRow], ends: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor, tuple[ScoredRow, ...]]:
+    """(wanted tokens, which of them are sampled from, scored rows). A row's sampled position comes after its scored."""
+    wanted: list[int] = []
+    samples: list[int] = []
+    scored: list[ScoredRow] = []
+    for row, end in zip(rows, ends, strict=True):
+        if row.scores:
+            first = end - row.length + row.score_at
+            scored.append(ScoredRow(row.slot, len(wanted), row.scores))
+            wanted.extend(range(first, first + len(row.scores)))
+        if row.sample:
+            samples.append(len(wanted))
+            wanted.append(end - 1)
+    return torch.tensor(wanted, dtype=torch.int64), torch.tensor(samples, dtype=torch.int64), tuple(scored)
 
 
 def _tokens(rows: Sequence[StepRow], table: RowTable, vocab_size: int) -> torch.Tensor:

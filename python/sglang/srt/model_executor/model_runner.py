@@ -4,9 +4,10 @@ import time
 
 import torch
 
-from sglang.srt.core.step import SampledToken, StepPlan, StepResult
+from sglang.srt.core.step import SampledToken, StepPlan, StepResult, TokenScore
 from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.model_executor.forward_batch import ForwardBatch, build_batch
+from sglang.srt.model_executor.prompt_scores import score
 from sglang.srt.model_executor.row_table import RowTable
 from sglang.srt.model_executor.sampler import Sampled, Sampler
 from sglang.srt.model_executor.sampling_state import SamplingState
@@ -17,13 +18,22 @@ class ModelRunner:
     """One rank's model, KV and rows. Not thread-safe: one thread calls it, under inference mode."""
 
     def __init__(
-        self, model: CausalLM, backend: AttentionBackend, hook: LayerHook, table: RowTable, state: SamplingState
+        self,
+        model: CausalLM,
+        backend: AttentionBackend,
+        hook: LayerHook,
+        table: RowTable,
+        state: SamplingState,
+        *,
+        embedding: bool = False,
     ) -> None:
+        """`embedding`: rows that would sample answer with their last hidden state instead."""
         self._model = model
         self._backend = backend
         self._hook = hook
         self._table = table
         self._state = state
+        self._embedding = embedding
         self._sampler = Sampler(state)
 
     @torch.inference_mode()
@@ -37,17 +47,24 @@ class ModelRunner:
             self._state.open(row)
         if not plan.rows:
             return _result(plan, (), started, started)
-        batch = build_batch(plan.rows, self._table, self._state.vocab_size)
+        batch = build_batch(plan.rows, self._table, self._state.vocab_size, hidden=self._embedding)
         self._backend.prepare(batch.attention)
         logits = self._model.forward(batch.inputs, self._backend, self._hook)
         forwarded = time.monotonic_ns()
-        sampled = () if logits is None else self._sample(logits, batch)
-        return _result(plan, sampled, started, forwarded)
+        if logits is None:
+            return _result(plan, (), started, forwarded)
+        if self._embedding:
+            return _result(plan, _embedded(logits, batch), started, forwarded)
+        scored = tuple(score(logits, row, self._state.params[row.slot]) for row in batch.scored)
+        if batch.samples is not None:
+            logits = logits[batch.samples]
+        sampled = self._sample(logits, batch) if len(batch.slots) else ()
+        return _result(plan, sampled, started, forwarded, scored)
 
     def _sample(self, logits: torch.Tensor, batch: ForwardBatch) -> tuple[SampledToken, ...]:
         sampled = self._sampler.sample(logits, batch.slots, batch.sampled_positions)
         self._table.last_token[batch.slots] = sampled.tokens
-        return self._tokens(sampled, batch.slots.tolist())
+        return self._state.grammars.marked(self._tokens(sampled, batch.slots.tolist()))
 
     def _tokens(self, sampled: Sampled, slots: list[int]) -> tuple[SampledToken, ...]:
         """The answer as Python values; only rows that asked for log probabilities carry them."""
@@ -57,10 +74,10 @@ class ModelRunner:
         logprobs: list[float] = sampled.logprobs.tolist()
         tops = self._tops(sampled, slots)
         asked = [self._state.params[slot].logprobs or self._state.params[slot].top_logprobs > 0 for slot in slots]
-        rows = zip(slots, tokens, logprobs, tops, asked, strict=True)
+        rows = zip(slots, tokens, logprobs, tops, sampled.ids or [()] * len(slots), asked, strict=True)
         return tuple(
-            SampledToken(slot=slot, token=token, logprob=value if ask else None, top=top)
-            for slot, token, value, top, ask in rows
+            SampledToken(slot=slot, token=token, logprob=value if ask else None, top=top, ids=ids)
+            for slot, token, value, top, ids, ask in rows
         )
 
     def _tops(self, sampled: Sampled, slots: list[int]) -> list[tuple[tuple[int, float], ...]]:
@@ -71,11 +88,27 @@ class ModelRunner:
         return [tuple(zip(t[:n], v[:n], strict=True)) for t, v, n in zip(tokens, values, wanted, strict=True)]
 
 
-def _result(plan: StepPlan, sampled: tuple[SampledToken, ...], started: int, forwarded: int) -> StepResult:
+def _embedded(hidden: torch.Tensor, batch: ForwardBatch) -> tuple[SampledToken, ...]:
+    """Unit vectors of the rows' last positions; the token means nothing."""
+    vectors = torch.nn.functional.normalize(hidden.float(), dim=-1).tolist()
+    return tuple(
+        SampledToken(slot=slot, token=0, embedding=tuple(vector))
+        for slot, vector in zip(batch.slots.tolist(), vectors, strict=True)
+    )
+
+
+def _result(
+    plan: StepPlan,
+    sampled: tuple[SampledToken, ...],
+    started: int,
+    forwarded: int,
+    scored: tuple[tuple[TokenScore, ...], ...] = (),
+) -> StepResult:
     return StepResult(
         step_id=plan.step_id,
         sampled=sampled,
         started_ns=started,
         forward_ended_ns=forwarded,
         ended_ns=time.monotonic_ns(),
+        scored=scored,
     )

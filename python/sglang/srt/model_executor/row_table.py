@@ -61,6 +61,8 @@ class RowTable:
             return f"slot {row.slot}: {len(row.tokens)} tokens for a length of {row.length}"
         if not row.tokens and (row.length != 1 or row.slot not in self._sampled):
             return f"slot {row.slot} continues with a token that it has not sampled"
+        if row.scores and not 0 <= row.score_at <= row.length - len(row.scores):
+            return f"slot {row.slot}: scores {row.score_at} .. of {len(row.scores)} tokens in {row.length}"
         if row.new_pages:
             self.block_table[row.slot, held:total] = torch.tensor(row.new_pages, dtype=torch.int32)
             self._pages[row.slot] = total

@@ -1,7 +1,7 @@
 """From logits to tokens, for all rows of a step at once.
 
-Order: bias, penalties, forbidden stop tokens, temperature, top-k, top-p, min-p, draw. Each row's token depends on its
-logits, its parameters and (seed, position) alone.
+Order: bias, penalties, forbidden stop tokens, grammar, temperature, top-k, top-p, min-p, draw. Each row's token depends
+on its logits, its parameters, what its grammar allows and (seed, position) alone.
 """
 
 from typing import NamedTuple
@@ -24,6 +24,8 @@ class Sampled(NamedTuple):
     """`[rows, most]`, descending."""
     top_tokens: torch.Tensor | None
     """int64 `[rows, most]`."""
+    ids: list[tuple[float, ...]] | None = None
+    """Of each row's logprob_ids."""
 
 
 class Sampler:
@@ -41,6 +43,7 @@ class Sampler:
         else:
             tokens = adjusted.argmax(dim=-1)
         self._state.record(slots, tokens, names)
+        self._state.grammars.accept(names, tokens)
         return self._with_logprobs(tokens, logits, names)
 
     def _adjust(self, logits: torch.Tensor, slots: torch.Tensor, names: list[int]) -> torch.Tensor:
@@ -49,7 +52,8 @@ class Sampler:
         bias = state.bias.select(names)
         stops = self._early_stops(slots, names)
         penalised = state.any(names, lambda p: p.penalised)
-        if bias is None and stops is None and not penalised:
+        constrained = state.grammars.constrained(names)
+        if bias is None and stops is None and not penalised and not constrained:
             return logits
         adjusted = logits.to(torch.float32, copy=True)
         if penalised:
@@ -58,7 +62,23 @@ class Sampler:
             if pairs is not None:
                 rows, tokens, values = pairs
                 adjusted.index_put_((rows, tokens), values, accumulate=True)
+        if constrained:
+            self._constrain(adjusted, logits, names, constrained)
         return adjusted
+
+    def _constrain(
+        self, adjusted: torch.Tensor, logits: torch.Tensor, names: list[int], constrained: list[int]
+    ) -> None:
+        """Leave `constrained` rows what their grammars allow; of those where that is nothing, leave all."""
+        allowed = self._state.grammars.allowed(names, constrained)
+        allowed |= ~allowed.any(dim=1, keepdim=True)
+        rows = torch.tensor(constrained)
+        masked = adjusted[rows].masked_fill(~allowed, float("-inf"))
+        # A complete output ends even before min_new_tokens, for there is nothing else that it could do.
+        over = masked.isneginf().all(dim=1)
+        if bool(over.any()):
+            masked[over] = logits[rows[over]].float().masked_fill(~allowed[over], float("-inf"))
+        adjusted[rows] = masked
 
     def _early_stops(
         self, slots: torch.Tensor, names: list[int]
@@ -98,8 +118,19 @@ class Sampler:
             return Sampled(tokens, None, None, None)
         every = logits.log_softmax(dim=-1, dtype=torch.float32)
         chosen = every.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        ids = self._of_ids(every, names)
         most = max(self._state.params[slot].top_logprobs for slot in names)
         if most == 0:
-            return Sampled(tokens, chosen, None, None)
+            return Sampled(tokens, chosen, None, None, ids)
         top, top_tokens = every.topk(min(most, every.shape[1]), dim=-1)
-        return Sampled(tokens, chosen, top, top_tokens)
+        return Sampled(tokens, chosen, top, top_tokens, ids)
+
+    def _of_ids(self, every: torch.Tensor, names: list[int]) -> list[tuple[float, ...]] | None:
+        """One gather for all rows; shorter lists are filled up with token 0 and cut again."""
+        lists = [self._state.params[slot].logprob_ids for slot in names]
+        longest = max(map(len, lists))
+        if longest == 0:
+            return None
+        wanted = torch.tensor([[*row, *[0] * (longest - len(row))] for row in lists])
+        values = every.gather(1, wanted).tolist()
+        return [tuple(value[: len(row)]) for value, row in zip(values, lists, strict=True)]

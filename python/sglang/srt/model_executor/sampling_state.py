@@ -6,6 +6,7 @@ import torch
 
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import RowOpen
+from sglang.srt.model_executor.grammar_rows import GrammarRows, MatcherSource, NoMatchers
 
 
 class SparseRows:
@@ -32,7 +33,7 @@ class SparseRows:
 class SamplingState:
     """Columns `[max_rows]` of sampling parameters, and counts of tokens where penalties need them."""
 
-    def __init__(self, max_rows: int, vocab_size: int) -> None:
+    def __init__(self, max_rows: int, vocab_size: int, matchers: MatcherSource | None = None) -> None:
         def column(dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(max_rows, dtype=dtype)
 
@@ -50,6 +51,7 @@ class SamplingState:
         self.min_new = column(torch.int64)
         self.bias = SparseRows()
         self.stops = SparseRows()
+        self.grammars = GrammarRows(matchers if matchers is not None else NoMatchers(), vocab_size)
         self.params: dict[int, SamplingParams] = {}
         self.vocab_size = vocab_size
         self._max_rows = max_rows
@@ -78,6 +80,7 @@ class SamplingState:
         self.bias.set(slot, [token for token, _ in bias], [value for _, value in bias])
         stops = [t for t in p.stop_token_ids if 0 <= t < self.vocab_size] if row.generated < p.min_new_tokens else []
         self.stops.set(slot, stops, [float("-inf")] * len(stops))
+        self.grammars.open(row)
         if p.penalised:
             self._count_history(row)
 
@@ -86,6 +89,7 @@ class SamplingState:
         self.params.pop(slot, None)
         self.bias.set(slot, [], [])
         self.stops.set(slot, [], [])
+        self.grammars.close(slot)
 
     def any(self, slots: list[int], wants: Callable[[SamplingParams], bool]) -> bool:
         """Whether some row of a step wants something."""

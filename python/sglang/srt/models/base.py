@@ -26,13 +26,16 @@ class ModelInput(NamedTuple):
     """int64 `[tokens]`."""
     wanted: torch.Tensor | None
     """int64 `[wanted]`, ascending: the tokens whose logits are wanted. None where none are: KV alone is computed."""
+    hidden: bool = False
+    """The final hidden states of those tokens are wanted in place of their logits."""
 
 
 class CausalLM(Protocol):
     """A decoder-only model with its weights."""
 
     def forward(self, inputs: ModelInput, backend: AttentionBackend, hook: LayerHook) -> torch.Tensor | None:
-        """Logits `[wanted, vocab]` of the model's dtype, None where no logits are wanted.
+        """Logits `[wanted, vocab]` (or hidden states `[wanted, hidden]`) of the model's dtype, None where none are
+        wanted.
 
         The hook is called exactly once a layer. Without wanted logits the last layer only stores its K and V.
         """

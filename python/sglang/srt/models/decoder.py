@@ -69,7 +69,8 @@ class Decoder:
         x = self._layers[last].attention(x, rotation, backend, rows)
         hook.after_attention(last)
         x = self._layers[last].mlp(x)
-        return self._head.logits(self._norm(x))
+        hidden = self._norm(x)
+        return hidden if inputs.hidden else self._head.logits(hidden)
 
     def weights(self) -> Iterator[Weight]:
         """As CausalLM.weights."""

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 
+import msgspec
 import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -12,8 +13,14 @@ from starlette.responses import Response
 from sglang.srt.entrypoints.front import Front
 from sglang.srt.entrypoints.generation import Chunk, Generation, Wanted
 from sglang.srt.entrypoints.http_tools import read_body, respond
-from sglang.srt.entrypoints.openai.logprobs import completion_logprobs
-from sglang.srt.entrypoints.openai.protocol import CompletionAnswer, CompletionBody, CompletionChoice, Usage
+from sglang.srt.entrypoints.openai.logprobs import completion_logprobs, joined, prompt_logprobs
+from sglang.srt.entrypoints.openai.protocol import (
+    CompletionAnswer,
+    CompletionBody,
+    CompletionChoice,
+    CompletionLogprobs,
+    Usage,
+)
 from sglang.srt.entrypoints.openai.streaming import StreamWriter, reason_json
 from sglang.srt.entrypoints.openai.usage import usage_of
 from sglang.srt.entrypoints.openapi import body_schema
@@ -60,11 +67,11 @@ async def _prompts(body: CompletionBody, front: Front) -> tuple[list[str], list[
 
 def _wanted(body: CompletionBody, ids: list[int], front: Front) -> Wanted:
     asked = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-    if asked == 0:
-        raise RequestError("max_tokens: must be at least 1", param="max_tokens")
+    if asked == 0 and not body.echo:
+        raise RequestError("max_tokens: must be at least 1 without echo", param="max_tokens")
     # Only what the client asked for can be refused: a default is cut to what fits.
     clip = body.max_tokens is None
-    room = fit(len(ids), asked, front.context, param="prompt", asked_param="max_tokens", clip=clip)
+    room = fit(len(ids), asked or 1, front.context, param="prompt", asked_param="max_tokens", clip=clip)
     sampling = body.sampling(
         front.tokenizer,
         max_new_tokens=room,
@@ -72,7 +79,10 @@ def _wanted(body: CompletionBody, ids: list[int], front: Front) -> Wanted:
         seed=body.seed,
         top_logprobs=body.logprobs,
     )
-    return Wanted(tuple(ids), sampling, body.rules(body.min_tokens), body.copies, body.priority)
+    if body.echo and body.logprobs is not None:
+        front.check_scores(len(ids), 0, body.logprobs)
+        sampling = msgspec.structs.replace(sampling, scored_from=0)
+    return Wanted(tuple(ids), sampling, body.rules(body.min_tokens), body.copies, body.priority, silent=asked == 0)
 
 
 class _CompletionReply:
@@ -113,7 +123,7 @@ class _CompletionReply:
     def _choice(self, chunk: Chunk) -> CompletionChoice:
         logprobs = None
         if self._body.logprobs is not None:
-            logprobs = completion_logprobs(chunk, self._front.tokenizer, 0, top=self._body.logprobs > 0)
+            logprobs = self._shown(chunk, 0, begins=True)
         return CompletionChoice(
             index=chunk.index,
             text=self._echo[chunk.index] + chunk.text,
@@ -125,16 +135,26 @@ class _CompletionReply:
     def _parts(self, chunk: Chunk, begins: bool) -> list[bytes]:
         text = self._echo[chunk.index] + chunk.text if begins else chunk.text
         logprobs = b"null"
-        if self._body.logprobs is not None and chunk.token_ids:
-            logprobs = self._logprobs(chunk)
+        if self._body.logprobs is not None and (chunk.token_ids or begins):
+            logprobs = self._logprobs(chunk, begins)
         if not text and logprobs == b"null" and chunk.finish is None:
             return []  # the stop string or character that the text waits for may still come
         head = b'{"index":%d,"text":' % chunk.index
         return [head + orjson.dumps(text) + b',"logprobs":' + logprobs + reason_json(chunk)]
 
-    def _logprobs(self, chunk: Chunk) -> bytes:
+    def _shown(self, chunk: Chunk, offset: int, *, begins: bool) -> CompletionLogprobs:
+        """The log probabilities of a chunk; the first one of an echo begins with the prompt's."""
+        tokenizer, top = self._front.tokenizer, bool(self._body.logprobs)
+        if not (begins and self._body.echo):
+            return completion_logprobs(chunk, tokenizer, offset, top=top)
+        output = self._generation.outputs[chunk.index]
+        prompt = prompt_logprobs(output.prompt_ids, output.prompt_scores, tokenizer, top=top)
+        offset = len(self._echo[chunk.index])
+        return joined(prompt, completion_logprobs(chunk, tokenizer, offset, top=top))
+
+    def _logprobs(self, chunk: Chunk, begins: bool) -> bytes:
         offset = self._offsets[chunk.index]
-        shown = completion_logprobs(chunk, self._front.tokenizer, offset, top=bool(self._body.logprobs))
+        shown = self._shown(chunk, offset, begins=begins)
         self._offsets[chunk.index] = offset + sum(map(len, shown.tokens))
         return shown.model_dump_json().encode()
 

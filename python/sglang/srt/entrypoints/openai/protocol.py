@@ -73,8 +73,6 @@ class CompletionBody(OpenAIFields):
         """Raises RequestError for what is not supported yet."""
         self.check_supported()
         refuse((("suffix", self.suffix, ("",)), ("best_of", self.best_of, (1, self.copies))))
-        if self.echo:
-            refuse((("logprobs", self.logprobs, ()),))  # echoed tokens would need theirs
 
 
 class ContentPart(BaseModel):
@@ -147,9 +145,10 @@ class CompletionLogprobs(BaseModel):
     """Log probabilities in the form of /v1/completions."""
 
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
+    """The first token of an echoed prompt has none."""
     tokens: list[str]
-    top_logprobs: list[dict[str, float]] | None
+    top_logprobs: list[dict[str, float] | None] | None
 
 
 class CompletionChoice(BaseModel):
