@@ -64,6 +64,7 @@ $(STAMPS)/venv: | $(STAMPS)/system
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@touch $@
 
+# xgrammar declares triton (1 GB), which it needs on GPUs only: here it comes without its dependencies, after them.
 # The exact pin keeps pip from taking a CUDA build of several GB. The build tools are here because the native module is
 # built without isolation: its build then needs no second download, and is incremental.
 $(STAMPS)/base: constraints-cpu.txt | $(STAMPS)/venv
@@ -74,6 +75,8 @@ $(STAMPS)/base: constraints-cpu.txt | $(STAMPS)/venv
 $(STAMPS)/installed: pyproject.toml $(NATIVE) $(STAMPS)/base
 	@echo "==> Python packages and the native build of pyfabric"
 	@$(PIP) install -c constraints-cpu.txt --no-build-isolation -e .[$(EXTRAS)]
+	@$(PIP) install -c constraints-cpu.txt llguidance apache-tvm-ffi
+	@$(PIP) install -c constraints-cpu.txt --no-deps xgrammar
 	@touch $@
 
 $(MODEL)/config.json: | $(STAMPS)/installed

@@ -3,6 +3,7 @@
 import random
 from typing import TYPE_CHECKING
 
+from sglang.srt.core.grammar import GrammarState
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.ipc.channel import Channel
 from sglang.srt.managers.request import Request
@@ -63,6 +64,14 @@ class Intake:
             self._channel.send(refusal)
             return
         scheduler = self._scheduler
+        compiling = False
+        if message.sampling.grammar is not None:
+            state = scheduler.grammars.acquire(message.sampling.grammar)
+            compiling = state is GrammarState.PENDING
+            if state is GrammarState.REJECTED:
+                self._channel.send(_refused(message, 400, scheduler.grammars.reason(message.sampling.grammar)))
+                scheduler.grammars.release(message.sampling.grammar)
+                return
         seed = message.sampling.seed
         scheduler.enqueue(
             Request(
@@ -75,6 +84,7 @@ class Intake:
                 limit=self._limit(message.token_ids, message.sampling),
                 group=message.group,
                 priority=message.priority,
+                compiling=compiling,
             )
         )
 
@@ -119,7 +129,11 @@ class Intake:
         return State(
             call=call,
             gauges=scheduler.gauges(),
-            counters={**scheduler.tally.counters(), **scheduler.role.counters()},
+            counters={
+                **scheduler.tally.counters(),
+                **scheduler.role.counters(),
+                **scheduler.grammars.counters(),
+            },
             info=scheduler.role.info(),
             samples=scheduler.role.samples_since(),
         )

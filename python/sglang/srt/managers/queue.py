@@ -52,7 +52,7 @@ class WaitingQueue:
         While the leader of a group computes the prompt, the others of the group wait for its pages.
         """
         for request in ordered(self._waiting, self._policy, cache):
-            if request.not_before > now:
+            if request.compiling or request.not_before > now:
                 continue
             group = self._groups.get(request.group)
             if group is None or group.leader is request or (group.leader is None and not group.cached):

@@ -32,14 +32,14 @@ class Rows:
         if request.row_open:
             return None
         request.row_open = True
-        penalised = request.sampling.penalised
+        replayed = request.sampling.penalised or request.sampling.grammar is not None
         repeats = request.sampling.repetition_penalty != 1.0
         return RowOpen(
             slot=request.row,
             sampling=request.sampling,
             seed=request.seed,
             prompt=tuple(request.tokens[: request.prompt_length]) if repeats else (),
-            outputs=tuple(request.tokens[request.prompt_length :]) if penalised else (),
+            outputs=tuple(request.tokens[request.prompt_length :]) if replayed else (),
             generated=request.generated,
         )
 

@@ -1,0 +1,63 @@
+"""Compilations that must not succeed, in the helper process that may be killed."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sglang.srt.constrained.base import GrammarError
+from sglang.srt.constrained.limits import GrammarLimits
+from sglang.srt.constrained.vocabulary import Vocabulary
+from sglang.srt.constrained.xgrammar_backend import XGrammarBackend
+from sglang.srt.core.grammar import GrammarSpec
+
+SLOW = "(" + "|".join(f"[a-z]{{{i}}}x" for i in range(300)) + ")*"
+QUICK = GrammarSpec(kind="regex", text="[0-9]+")
+
+
+@pytest.fixture(scope="module")
+def backend(vocabulary: Vocabulary) -> Iterator[XGrammarBackend]:
+    made = XGrammarBackend(vocabulary, GrammarLimits(seconds=1.0, compiled_bytes=100_000), whitespace=True)
+    made.compile(QUICK)  # the helper is up
+    yield made
+    made.close()
+
+
+def test_a_slow_grammar_is_stopped_and_others_are_not_held_up(backend: XGrammarBackend) -> None:
+    ended: list[tuple[str, float]] = []
+
+    def slow() -> None:
+        with pytest.raises(GrammarError, match="limit of 1 s of compilation"):
+            backend.compile(GrammarSpec(kind="regex", text=SLOW))
+        ended.append(("slow", time.monotonic()))
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    time.sleep(0.2)
+    backend.compile(QUICK)
+    ended.append(("quick", time.monotonic()))
+    thread.join(30)
+    assert [name for name, _ in ended] == ["quick", "slow"]
+
+
+def test_a_large_result_is_refused_with_its_limit(backend: XGrammarBackend) -> None:
+    with pytest.raises(GrammarError, match="the limit is"):
+        backend.compile(GrammarSpec(kind="json_schema", text='{"type": "object", "additionalProperties": true}'))
+
+
+def test_nesting_that_breaks_the_library_costs_one_child(backend: XGrammarBackend) -> None:
+    with pytest.raises(GrammarError) as error:
+        backend.compile(GrammarSpec(kind="regex", text="(" * 100_000 + "a" + ")" * 100_000))
+    assert error.value.status == 400
+    backend.compile(QUICK)
+
+
+def test_closing_ends_what_is_compiled(vocabulary: Vocabulary) -> None:
+    made = XGrammarBackend(vocabulary, GrammarLimits(seconds=60.0), whitespace=True)
+    made.compile(QUICK)
+    threading.Timer(0.3, made.close).start()
+    started = time.monotonic()
+    with pytest.raises(GrammarError, match="stopping"):
+        made.compile(GrammarSpec(kind="regex", text=SLOW))
+    assert time.monotonic() - started < 10
