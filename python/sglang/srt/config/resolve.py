@@ -43,7 +43,6 @@ _CHECKS: tuple[_Check, ...] = (
     (lambda c: c.tp_size == 1, "--tp-size: more than one rank is not supported yet"),
     (lambda c: c.threads >= 1, "--threads: must be at least 1"),
     (lambda c: c.grammar_compile_timeout >= 1, "--grammar-compile-timeout: must be at least 1 second"),
-    (lambda c: c.grammar_compile_timeout >= 1, "--grammar-compile-timeout: must be at least 1 second"),
     (lambda c: 1 <= c.disagg_bootstrap_port <= 65535, "--disagg-bootstrap-port: must be 1..65535"),
     (
         lambda c: c.disagg_mode != "prefill" or c.port != c.disagg_bootstrap_port,

@@ -62,11 +62,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Seconds of CPU time that compiling one grammar may take."""
     constrained_json_disable_any_whitespace: bool = False
     """JSON has one space after `:` and `,`; otherwise the model may lay it out as it likes, within bounds."""
-    grammar_backend: Literal["xgrammar", "llguidance", "none"] = "xgrammar"
-    grammar_compile_timeout: float = 10.0
-    """Seconds of CPU time that compiling one grammar may take."""
-    constrained_json_disable_any_whitespace: bool = False
-    """JSON has one space after `:` and `,`; otherwise the model may lay it out as it likes, within bounds."""
     tp_size: int = 1
     threads: int = 1
     """Compute threads of the worker."""

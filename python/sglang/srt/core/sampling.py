@@ -28,10 +28,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What the output must match."""
     grammar_after: tuple[int, ...] = ()
     """The grammar begins behind the first occurrence of these tokens (the end of a reasoning); empty: at once."""
-    grammar: GrammarSpec | None = None
-    """What the output must match."""
-    grammar_after: tuple[int, ...] = ()
-    """The grammar begins behind the first occurrence of these tokens (the end of a reasoning); empty: at once."""
     stop_token_ids: tuple[int, ...] = ()
     """Ends the request; already holds the model's own end tokens unless the client said ignore_eos."""
     seed: int | None = None

@@ -70,8 +70,6 @@ class SampledToken(msgspec.Struct, frozen=True, kw_only=True):
     """(token, log probability), most likely first; as many as the row's top_logprobs."""
     stuck: bool = False
     """The row's grammar allows no token here: this one means nothing, and the output cannot be completed."""
-    stuck: bool = False
-    """The row's grammar allows no token here: this one means nothing, and the output cannot be completed."""
     ids: tuple[float, ...] = ()
     """Log probabilities of the row's logprob_ids."""
     embedding: tuple[float, ...] = ()

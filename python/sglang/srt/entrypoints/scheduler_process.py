@@ -20,8 +20,6 @@ from sglang.srt.config.model import ModelSpec, read_model_spec
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.constrained.open import open_grammars
 from sglang.srt.constrained.service import GrammarService
-from sglang.srt.constrained.open import open_grammars
-from sglang.srt.constrained.service import GrammarService
 from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import Worker
@@ -35,7 +33,6 @@ from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
 from sglang.srt.kv_pool.base import KVPool
 from sglang.srt.managers.limits import Limits
-from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.role import UnifiedRole
 from sglang.srt.managers.scheduler import Scheduler
@@ -154,7 +151,6 @@ def run(config: ServerConfig, address: str) -> None:
         wire.socket,
         parts.worker.fileno(),
         parent.fileno(),
-        *(() if parts.grammars is None else (parts.grammars.fileno(),)),
         *(() if parts.grammars is None else (parts.grammars.fileno(),)),
         *parts.assembled.sources,
     )

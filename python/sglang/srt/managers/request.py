@@ -47,8 +47,6 @@ class Request:
     """Transfers tried."""
     compiling: bool = False
     """Its grammar is not ready: it waits, others pass."""
-    compiling: bool = False
-    """Its grammar is not ready: it waits, others pass."""
     not_before: float = 0.0
     """Earliest time of the next admission, after a refusal with a retry hint."""
     finish_reason: str | None = None

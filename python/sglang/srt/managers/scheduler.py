@@ -9,7 +9,6 @@ from collections import deque
 
 from sglang.srt.core.clock import Clock
 from sglang.srt.core.grammar import Grammars, GrammarSpec, GrammarState, NoGrammars
-from sglang.srt.core.grammar import Grammars, GrammarSpec, GrammarState, NoGrammars
 from sglang.srt.core.ports import Waiter, Worker
 from sglang.srt.core.states import RequestEvent, RequestState
 from sglang.srt.core.step import StepResult
@@ -64,7 +63,6 @@ class Scheduler:
         """Requests that hold pages, oldest admission first."""
         self.tally = Tally()
         self.grammars: Grammars = grammars if grammars is not None else NoGrammars()
-        self.grammars: Grammars = grammars if grammars is not None else NoGrammars()
         self._worker = worker
         self._channel = channel
         self._waiter = waiter
@@ -93,8 +91,6 @@ class Scheduler:
         for message in self._channel.poll():
             self._intake.hear(message)
         self.role.poll()
-        for spec, state in self.grammars.poll():
-            self._compiled(spec, state)
         for spec, state in self.grammars.poll():
             self._compiled(spec, state)
         results = self._worker.poll()
@@ -245,13 +241,6 @@ class Scheduler:
             if state is GrammarState.REJECTED:
                 self.refuse(request, self.grammars.reason(spec), status=400)
 
-    def _compiled(self, spec: GrammarSpec, state: GrammarState) -> None:
-        """Let the requests that waited for `spec` go on, or refuse them."""
-        for request in [r for r in self.queue if r.compiling and r.sampling.grammar == spec]:
-            request.compiling = False
-            if state is GrammarState.REJECTED:
-                self.refuse(request, self.grammars.reason(spec), status=400)
-
     # --- Desk ---
 
     def now(self) -> float:
@@ -350,6 +339,5 @@ class Scheduler:
         """Leave peers and stop the worker."""
         self.role.close()
         self._worker.close()
-        self.grammars.close()
         self.grammars.close()
         self._tracer.close()

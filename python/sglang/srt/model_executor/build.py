@@ -20,7 +20,6 @@ from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.layers.attention.torch_native import TorchNativeAttention
 from sglang.srt.layers.parameter import LayerContext
 from sglang.srt.model_executor.grammar_rows import MatcherSource
-from sglang.srt.model_executor.grammar_rows import MatcherSource
 from sglang.srt.model_executor.memory_budget import pages_that_fit
 from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.model_executor.row_table import RowTable

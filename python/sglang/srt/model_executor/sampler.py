@@ -44,7 +44,6 @@ class Sampler:
             tokens = adjusted.argmax(dim=-1)
         self._state.record(slots, tokens, names)
         self._state.grammars.accept(names, tokens)
-        self._state.grammars.accept(names, tokens)
         return self._with_logprobs(tokens, logits, names)
 
     def _adjust(self, logits: torch.Tensor, slots: torch.Tensor, names: list[int]) -> torch.Tensor:

@@ -7,7 +7,6 @@ import torch
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import RowOpen
 from sglang.srt.model_executor.grammar_rows import GrammarRows, MatcherSource, NoMatchers
-from sglang.srt.model_executor.grammar_rows import GrammarRows, MatcherSource, NoMatchers
 
 
 class SparseRows:
@@ -53,7 +52,6 @@ class SamplingState:
         self.bias = SparseRows()
         self.stops = SparseRows()
         self.grammars = GrammarRows(matchers if matchers is not None else NoMatchers(), vocab_size)
-        self.grammars = GrammarRows(matchers if matchers is not None else NoMatchers(), vocab_size)
         self.params: dict[int, SamplingParams] = {}
         self.vocab_size = vocab_size
         self._max_rows = max_rows
@@ -82,7 +80,6 @@ class SamplingState:
         self.bias.set(slot, [token for token, _ in bias], [value for _, value in bias])
         stops = [t for t in p.stop_token_ids if 0 <= t < self.vocab_size] if row.generated < p.min_new_tokens else []
         self.stops.set(slot, stops, [float("-inf")] * len(stops))
-        self.grammars.open(row)
         self.grammars.open(row)
         if p.penalised:
             self._count_history(row)
