@@ -1,9 +1,28 @@
 """The registry of model architectures: one line a model. Data only, so that a config can be judged without torch."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from types import MappingProxyType
 
 import msgspec
+
+
+class Windows(StrEnum):
+    """Which layers see only the last `sliding_window` tokens, where the config does not list them in layer_types."""
+
+    NONE = "no layer"
+    ALL = "every layer"
+    UPPER = "layers from max_window_layers on, if use_sliding_window"
+    PATTERN = "all but every sliding_window_pattern-th layer"
+
+
+class Experts(StrEnum):
+    """Whose config keys describe the mixture of experts."""
+
+    NONE = "dense"
+    QWEN3 = "qwen3"
+    DEEPSEEK_V2 = "deepseek v2"
+    DEEPSEEK_V3 = "deepseek v3"
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,12 +34,21 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """Q, K and V projections have a bias whatever the config's attention_bias says."""
     qk_norm: bool = False
     """RMS norm over each head of Q and K before rope."""
+    mla: bool = False
+    """Multi-head latent attention."""
+    experts: Experts = Experts.NONE
+    windows: Windows = Windows.NONE
+    tied: bool = False
+    """What an absent tie_word_embeddings means."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
+        "DeepseekV2ForCausalLM": Architecture(module="deepseek_v2", mla=True, experts=Experts.DEEPSEEK_V2),
+        "DeepseekV3ForCausalLM": Architecture(module="deepseek_v3", mla=True, experts=Experts.DEEPSEEK_V3),
         "LlamaForCausalLM": Architecture(module="llama"),
         "Qwen2ForCausalLM": Architecture(module="qwen2", qkv_bias=True),
         "Qwen3ForCausalLM": Architecture(module="qwen3", qk_norm=True),
+        "Qwen3MoeForCausalLM": Architecture(module="qwen3_moe", qk_norm=True, experts=Experts.QWEN3),
     }
 )

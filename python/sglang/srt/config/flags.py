@@ -42,6 +42,7 @@ _HTTP = (
     Flag("log_level", "Least severe messages to log."),
     Flag("log_requests", "Log one line a request, and HTTP accesses."),
     Flag("enable_metrics", "Serve Prometheus metrics at /metrics; --no-enable-metrics turns them off."),
+    Flag("profile_folder", "Where /start_profile leaves its traces, unless the request says."),
     Flag("watchdog_timeout", "Seconds without a turn of the scheduler's loop after which the engine gives up."),
 )
 

@@ -12,10 +12,13 @@ import msgspec
 
 from sglang.srt.config.architectures import ARCHITECTURES, Architecture
 from sglang.srt.config.model_json import JsonFields, read_json
-from sglang.srt.config.model_rope import RopeSpec, read_rope
+from sglang.srt.config.model_mla import MLASpec, read_mla
+from sglang.srt.config.model_moe import MoESpec, read_moe
+from sglang.srt.config.model_rope import RopeSpec
+from sglang.srt.config.model_window import read_ropes, read_windows
 from sglang.srt.errors import CheckpointError
 
-ACTIVATIONS = ("silu",)
+ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -45,13 +48,30 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hidden_size: int
     num_heads: int
     num_kv_heads: int
+    """1 for MLA: all heads share one latent."""
     head_dim: int
+    """Elements that the cache holds a KV head: of K (V has as many), or of MLA's latent with its rotated key."""
     intermediate_size: int
+    """Of dense layers."""
     activation: str = "silu"
     vocab_size: int
     max_positions: int
     """Context length in tokens."""
     rope: RopeSpec
+    local_rope: RopeSpec | None = None
+    """Of layers with a window, where it differs."""
+    rotary_dim: int
+    """Rotated elements of a head."""
+    windows: tuple[int, ...] = ()
+    """For each layer how many tokens a query sees, itself included; 0: all. Empty: every layer sees all."""
+    attention_scale: float
+    """What scores are multiplied by before the softmax."""
+    logit_softcap: float = 0.0
+    """Logits l become softcap * tanh(l / softcap); 0: they stay."""
+    mla: MLASpec | None = None
+    moe: MoESpec | None = None
+    mtp_layers: int = 0
+    """Layers for multi-token prediction that the checkpoint may hold after the model's own."""
     rms_norm_eps: float
     tie_word_embeddings: bool
     qkv_bias: bool
@@ -66,10 +86,9 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """End tokens of config.json and generation_config.json together, ascending."""
     generation: GenerationDefaults
 
-    @property
-    def attention_scale(self) -> float:
-        """What scores are multiplied by before the softmax."""
-        return float(self.head_dim**-0.5)
+    def window(self, layer: int) -> int:
+        """Tokens that a query of this layer sees, itself included; 0: all."""
+        return self.windows[layer] if self.windows else 0
 
 
 def read_model_spec(folder: Path, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
@@ -91,22 +110,30 @@ def read_model_spec(folder: Path, overrides: Mapping[str, Any] | None = None) ->
 def _spec(config: JsonFields, generation: JsonFields) -> ModelSpec:
     name, architecture = _architecture(config)
     _refuse_unsupported(config)
-    heads = config.integer("num_attention_heads")
+    layers = config.integer("num_hidden_layers")
     attention_bias = config.boolean("attention_bias", False)
+    rope, local_rope = read_ropes(config)
+    mla = read_mla(config) if architecture.mla else None
+    shape = _gqa_shape(config) if mla is None else _mla_shape(config, mla, rope)
     return ModelSpec(
         architecture=name,
-        num_layers=config.integer("num_hidden_layers"),
+        num_layers=layers,
         hidden_size=config.integer("hidden_size"),
-        num_heads=heads,
-        num_kv_heads=config.integer("num_key_value_heads", heads),
-        head_dim=config.integer("head_dim", config.integer("hidden_size") // max(heads, 1)),
+        num_heads=config.integer("num_attention_heads"),
+        **shape,
         intermediate_size=config.integer("intermediate_size"),
-        activation=config.text("hidden_act", "silu"),
+        activation=_activation(config),
         vocab_size=config.integer("vocab_size"),
         max_positions=config.integer("max_position_embeddings", 2048),
-        rope=read_rope(config),
+        rope=rope,
+        local_rope=local_rope,
+        windows=read_windows(config, architecture.windows, layers),
+        logit_softcap=config.number("final_logit_softcapping", 0.0),
+        mla=mla,
+        moe=read_moe(config, architecture.experts, layers),
+        mtp_layers=config.integer("num_nextn_predict_layers", 0) if architecture.mla else 0,
         rms_norm_eps=config.number("rms_norm_eps", 1e-6),
-        tie_word_embeddings=config.boolean("tie_word_embeddings", False),
+        tie_word_embeddings=config.boolean("tie_word_embeddings", architecture.tied),
         qkv_bias=architecture.qkv_bias or attention_bias,
         output_bias=attention_bias,
         mlp_bias=config.boolean("mlp_bias", False),
@@ -116,6 +143,28 @@ def _spec(config: JsonFields, generation: JsonFields) -> ModelSpec:
         eos_token_ids=tuple(sorted({*config.ids("eos_token_id"), *generation.ids("eos_token_id")})),
         generation=_generation(generation),
     )
+
+
+def _gqa_shape(config: JsonFields) -> dict[str, Any]:
+    heads = config.integer("num_attention_heads")
+    head_dim = config.integer("head_dim", config.integer("hidden_size") // max(heads, 1))
+    return {
+        "attention": AttentionKind.GQA,
+        "num_kv_heads": config.integer("num_key_value_heads", heads),
+        "head_dim": head_dim,
+        "rotary_dim": head_dim,
+        "attention_scale": max(config.number("query_pre_attn_scalar", float(head_dim)), 1e-9) ** -0.5,
+    }
+
+
+def _mla_shape(config: JsonFields, mla: MLASpec, rope: RopeSpec) -> dict[str, Any]:
+    return {
+        "attention": AttentionKind.MLA,
+        "num_kv_heads": 1,
+        "head_dim": mla.latent_dim,
+        "rotary_dim": mla.rope_dim,
+        "attention_scale": mla.qk_dim**-0.5 * rope.score_factor,
+    }
 
 
 def _architecture(config: JsonFields) -> tuple[str, Architecture]:
@@ -129,14 +178,19 @@ def _architecture(config: JsonFields) -> tuple[str, Architecture]:
 
 
 def _refuse_unsupported(config: JsonFields) -> None:
-    activation = config.text("hidden_act", "silu")
-    if activation not in ACTIVATIONS:
-        raise config.wrong("hidden_act", " or ".join(ACTIVATIONS))
+    if config.has("attn_logit_softcapping"):
+        raise config.wrong("attn_logit_softcapping", "null")
     if config.has("quantization_config"):
         raise CheckpointError(f"{config.source}: quantised checkpoints (quantization_config) are not supported")
-    # Qwen2 configs carry a sliding_window that use_sliding_window switches off.
-    if config.has("sliding_window") and config.boolean("use_sliding_window", True):
-        raise CheckpointError(f"{config.source}: sliding_window {config.raw('sliding_window')} is not supported")
+
+
+def _activation(config: JsonFields) -> str:
+    """Gemma's configs say hidden_activation."""
+    key = "hidden_act" if config.has("hidden_act") else "hidden_activation"
+    name = config.text(key, "silu")
+    if name not in ACTIVATIONS:
+        raise config.wrong(key, " or ".join(ACTIVATIONS))
+    return name
 
 
 def _dtype(config: JsonFields) -> str:
@@ -175,8 +229,8 @@ def _check_sizes(source: str, spec: ModelSpec) -> None:
         raise CheckpointError(
             f"{source}: num_attention_heads {spec.num_heads} is no multiple of num_key_value_heads {spec.num_kv_heads}"
         )
-    if spec.head_dim % 2:
-        raise CheckpointError(f"{source}: head_dim {spec.head_dim} is odd, rope needs pairs")
+    if spec.rotary_dim % 2:
+        raise CheckpointError(f"{source}: head_dim {spec.rotary_dim} is odd, rope needs pairs")
     bad = [token for token in spec.eos_token_ids if not 0 <= token < spec.vocab_size]
     if bad:
         raise CheckpointError(f"{source}: eos_token_id {bad} lies outside the vocabulary of {spec.vocab_size}")

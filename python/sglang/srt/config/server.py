@@ -38,6 +38,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_requests: bool = False
     enable_metrics: bool = True
     watchdog_timeout: float = 300.0
+    profile_folder: str = "/tmp/sglang-profile"
 
     # Scheduling and memory
     mem_fraction_static: float = 0.1

@@ -65,11 +65,14 @@ class Front:
                 param="model",
             )
 
-    def generate(self, wanted: Sequence[Wanted], rid: str | None = None, *, stream: bool = False) -> Generation:
-        """Starts a request. The caller must `finish` it. Raises RequestError where the engine cannot take it."""
+    def generate(
+        self, wanted: Sequence[Wanted], rid: str | None = None, *, stream: bool = False, embedding: bool = False
+    ) -> Generation:
+        """Starts a request. The caller must `close` it. Raises RequestError where the engine cannot take it."""
         if self.phase is not Phase.READY:
             raise Unavailable(f"the server is {self.phase.value}", retry_after_s=1.0)
         self.check_role()
+        self.check_embedding(wanted=embedding)
         for item in wanted:
             check_outputs(len(wanted), item.n, MAX_OUTPUTS)
         public = rid or uuid.uuid4().hex
@@ -96,6 +99,13 @@ class Front:
         """Raises RequestError on a prefill engine, which computes prompts for decode engines only."""
         if self.config.disagg_mode == "prefill":
             raise RequestError("this is a prefill engine; send requests to a decode engine", status=400)
+
+    def check_embedding(self, *, wanted: bool) -> None:
+        """Raises RequestError where this engine makes the other of tokens and embeddings."""
+        if wanted and not self.config.is_embedding:
+            raise RequestError("this engine generates text; embeddings need one that is started with --is-embedding")
+        if self.config.is_embedding and not wanted:
+            raise RequestError("this engine serves embeddings only (--is-embedding): use /v1/embeddings")
 
     async def generate_one_token(self, deadline_s: float) -> TokenOut:
         """A real token through the whole engine. Raises RequestError or EngineError when none came."""

@@ -8,29 +8,64 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from sglang.srt.entrypoints.anthropic_messages import CountBody, MessagesBody, message_routes
 from sglang.srt.entrypoints.front import Front
 from sglang.srt.entrypoints.middleware import ApiKey, BodyLimit
 from sglang.srt.entrypoints.native_api import native_routes
-from sglang.srt.entrypoints.native_protocol import AbortBody, DetokenizeBody, GenerateBody, TokenizeBody
+from sglang.srt.entrypoints.native_protocol import (
+    AbortBody,
+    DetokenizeBody,
+    EncodeBody,
+    GenerateBody,
+    PauseBody,
+    ProfileBody,
+    TokenizeBody,
+)
 from sglang.srt.entrypoints.openai.chat import chat_routes
 from sglang.srt.entrypoints.openai.completions import completion_routes
+from sglang.srt.entrypoints.openai.embeddings import EmbeddingBody, embedding_routes
 from sglang.srt.entrypoints.openai.errors import response_of
 from sglang.srt.entrypoints.openai.models import model_routes
 from sglang.srt.entrypoints.openai.protocol import ChatBody, CompletionBody
+from sglang.srt.entrypoints.openai.responses import ResponsesBody, responses_routes
 from sglang.srt.entrypoints.openapi import describe
 from sglang.srt.entrypoints.scheduler_client import ClientGone
 from sglang.srt.errors import RequestError, SglangError
 
 _log = logging.getLogger("sglang.http")
 
+BODIES = (
+    GenerateBody,
+    AbortBody,
+    EncodeBody,
+    PauseBody,
+    ProfileBody,
+    TokenizeBody,
+    DetokenizeBody,
+    CompletionBody,
+    ChatBody,
+    ResponsesBody,
+    MessagesBody,
+    CountBody,
+    EmbeddingBody,
+)
+
 
 def create_app(front: Front) -> FastAPI:
     """The application over `front`."""
     app = FastAPI(title="sglang", docs_url=None, redoc_url=None)
     # Busiest first: routes are tried in order.
-    for router in (chat_routes(front), completion_routes(front), native_routes(front), model_routes(front)):
-        app.include_router(router)
-    describe(app, (GenerateBody, AbortBody, TokenizeBody, DetokenizeBody, CompletionBody, ChatBody))
+    for routes in (
+        chat_routes,
+        completion_routes,
+        native_routes,
+        responses_routes,
+        message_routes,
+        embedding_routes,
+        model_routes,
+    ):
+        app.include_router(routes(front))
+    describe(app, BODIES)
     app.add_exception_handler(SglangError, _known)
     app.add_exception_handler(HTTPException, _routing)
     app.add_exception_handler(ClientDisconnect, _gone)

@@ -19,9 +19,12 @@ Model = TypeVar("Model", bound=BaseModel)
 DONE = b"data: [DONE]\n\n"
 
 
-async def read_body(request: Request, model: type[Model]) -> Model:
-    """The request's JSON as `model`, whatever its content type says. Raises RequestError (400) that names the field."""
-    raw = await request.body()
+async def read_body(request: Request, model: type[Model], *, empty: bytes = b"") -> Model:
+    """The request's JSON as `model`, whatever its content type says; `empty` stands for no body.
+
+    Raises RequestError (400) that names the field.
+    """
+    raw = await request.body() or empty
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:

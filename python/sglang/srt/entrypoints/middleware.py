@@ -15,7 +15,7 @@ OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready", "/ping", "/metr
 
 
 class ApiKey:
-    """Refuses requests without `Authorization: Bearer KEY`."""
+    """Refuses requests without `Authorization: Bearer KEY` or, as Anthropic's clients send it, `x-api-key: KEY`."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
@@ -24,7 +24,9 @@ class ApiKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = dict(scope["headers"]).get(b"authorization", b"")
+            headers = dict(scope["headers"])
+            bare = headers.get(b"x-api-key")
+            given = b"Bearer " + bare if bare else headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, self._expected):
                 error = RequestError("wrong or missing API key", status=401, kind="authentication_error")
                 await response_of(error)(scope, receive, send)

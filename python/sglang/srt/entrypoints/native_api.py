@@ -1,6 +1,8 @@
 """SGLang's native routes: generation, health, information, cache, metrics."""
 
 import uuid
+from collections.abc import Awaitable
+from typing import TypeVar
 
 import msgspec
 import orjson
@@ -11,13 +13,21 @@ from starlette.responses import PlainTextResponse, Response
 from sglang.srt.entrypoints.front import Front, Phase
 from sglang.srt.entrypoints.http_tools import read_body, respond
 from sglang.srt.entrypoints.native_generate import NativeReply, wanted_of
-from sglang.srt.entrypoints.native_protocol import AbortBody, DetokenizeBody, GenerateBody, TokenizeBody
+from sglang.srt.entrypoints.native_protocol import (
+    AbortBody,
+    DetokenizeBody,
+    GenerateBody,
+    PauseBody,
+    ProfileBody,
+    TokenizeBody,
+)
 from sglang.srt.entrypoints.openapi import body_schema
 from sglang.srt.entrypoints.scheduler_client import Unavailable
 from sglang.srt.errors import EngineError, RequestError
 from sglang.srt.messages.frontend import State
 
 HEALTH_TOKEN_DEADLINE_S = 20.0
+Answered = TypeVar("Answered")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -28,6 +38,7 @@ def native_routes(front: Front) -> APIRouter:
     _add_health(router, front)
     _add_information(router, front)
     _add_operations(router, front)
+    _add_control(router, front)
     _add_tokens(router, front)
     return router
 
@@ -82,7 +93,7 @@ def _add_information(router: APIRouter, front: Front) -> None:
                 "model_path": front.config.model_path,
                 "tokenizer_path": front.config.tokenizer_path,
                 "served_model_name": front.config.served_model_name,
-                "is_generation": True,
+                "is_generation": not front.config.is_embedding,
                 "context_length": front.ready.context_length if front.ready else None,
                 "vocab_size": front.tokenizer.vocab_size,
             }
@@ -143,6 +154,40 @@ def _add_operations(router: APIRouter, front: Front) -> None:
         elif body.rid in front.calls:
             front.calls[body.rid].abort()
         return Response()
+
+
+def _add_control(router: APIRouter, front: Front) -> None:
+    @router.post("/pause_generation", openapi_extra=body_schema(PauseBody))
+    async def pause_generation(request: Request) -> Response:
+        body = await read_body(request, PauseBody, empty=b"{}")
+        await _answered(front.client.pause(body.mode))
+        return _json({"status": "paused", "mode": body.mode})
+
+    @router.post("/continue_generation")
+    async def continue_generation() -> Response:
+        await _answered(front.client.resume())
+        return _json({"status": "running"})
+
+    @router.post("/start_profile", openapi_extra=body_schema(ProfileBody))
+    async def start_profile(request: Request) -> Response:
+        body = await read_body(request, ProfileBody, empty=b"{}")
+        folder = await _answered(
+            front.client.profile(start=True, folder=body.output_dir or front.config.profile_folder)
+        )
+        return PlainTextResponse(f"Profiling; the trace goes to {folder}.\n")
+
+    @router.post("/stop_profile")
+    async def stop_profile() -> Response:
+        path = await _answered(front.client.profile(start=False))
+        return PlainTextResponse(f"Profile written to {path}.\n")
+
+
+async def _answered(call: Awaitable[Answered]) -> Answered:
+    """What the scheduler answers; one that does not answer is unavailable."""
+    try:
+        return await call
+    except EngineError as error:
+        raise Unavailable(str(error)) from error
 
 
 def _add_tokens(router: APIRouter, front: Front) -> None:

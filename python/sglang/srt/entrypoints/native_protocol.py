@@ -1,6 +1,6 @@
 """Bodies of SGLang's native routes."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -82,6 +82,26 @@ class AbortBody(Body):
 
     rid: str = ""
     abort_all: bool = False
+
+
+class PauseBody(Body):
+    """/pause_generation."""
+
+    mode: Literal["abort", "in_place", "retract"] = "abort"
+
+
+class ProfileBody(Body):
+    """/start_profile; further fields of SGLang's are ignored."""
+
+    output_dir: str | None = Field(default=None, max_length=4096)
+
+
+class EncodeBody(Body):
+    """/encode: one text or a batch, as text or as token ids."""
+
+    text: str | Annotated[list[str], Field(fail_fast=True, max_length=MAX_BATCH)] | None = None
+    input_ids: TokenIds | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_BATCH)] | None = None
+    rid: str | None = Field(default=None, min_length=1, max_length=256)
 
 
 class TokenizeBody(Body):

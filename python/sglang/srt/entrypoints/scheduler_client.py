@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import zmq
 
@@ -13,13 +14,17 @@ from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.frontend import (
     Abort,
     AbortAll,
+    Done,
     FlushCache,
     FlushReply,
     Generate,
     GetState,
     Outputs,
+    Pause,
+    Profile,
     Ready,
     Refused,
+    Resume,
     Shutdown,
     State,
     ToFrontend,
@@ -32,6 +37,10 @@ STATE_DEADLINE_S = 3.0
 STATE_CACHE_S = 0.25
 """Health probes within this time share one answer."""
 _TICK_S = 0.5
+
+PauseMode = Literal["abort", "in_place", "retract"]
+Question = GetState | FlushCache | Pause | Resume | Profile
+Answer = State | FlushReply | Done
 
 
 class Unavailable(RequestError):
@@ -118,7 +127,7 @@ class SchedulerClient:
         )
         self._on_state = on_state
         self._open: dict[str, tuple[OpenCall, int]] = {}
-        self._replies: dict[int, asyncio.Future[State | FlushReply]] = {}
+        self._replies: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
         self._probe: asyncio.Task[State] | None = None
         self._probed_at = float("-inf")
@@ -223,6 +232,25 @@ class SchedulerClient:
         assert isinstance(reply, FlushReply)
         return reply.pages
 
+    async def pause(self, mode: PauseMode, deadline_s: float = 30.0) -> None:
+        """Lets the scheduler plan no more steps. Raises EngineError when it does not answer."""
+        number = next(self._numbers)
+        await self._ask(Pause(call=number, mode=mode), number, deadline_s)
+
+    async def resume(self, deadline_s: float = 30.0) -> None:
+        """Lets it go on."""
+        number = next(self._numbers)
+        await self._ask(Resume(call=number), number, deadline_s)
+
+    async def profile(self, *, start: bool, folder: str = "", deadline_s: float = 120.0) -> str:
+        """Begins or ends a torch profile; returns the file's path at its end. Raises RequestError where it cannot."""
+        number = next(self._numbers)
+        reply = await self._ask(Profile(call=number, start=start, folder=folder), number, deadline_s)
+        assert isinstance(reply, Done)
+        if reply.failed:
+            raise RequestError(reply.text)
+        return reply.text
+
     def died(self, reason: str) -> None:
         """The scheduler is gone: every open call and question fails. Idempotent."""
         if self.dead is not None:
@@ -243,10 +271,10 @@ class SchedulerClient:
         if not probe.cancelled():
             probe.exception()
 
-    async def _ask(self, question: GetState | FlushCache, number: int, deadline_s: float) -> State | FlushReply:
+    async def _ask(self, question: Question, number: int, deadline_s: float) -> Answer:
         if self.dead is not None:
             raise EngineError(self.dead)
-        reply: asyncio.Future[State | FlushReply] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._replies[number] = reply
         try:
             self.send(question)
@@ -284,7 +312,7 @@ class SchedulerClient:
                             retry_after_s=message.retry_after_s,
                         )
                     )
-            case State() | FlushReply():
+            case State() | FlushReply() | Done():
                 if isinstance(message, State):
                     self._on_state(message)
                 reply = self._replies.pop(message.call, None)

@@ -4,6 +4,7 @@ python -m sglang.srt.entrypoints.scheduler_process --address ipc://...    # Serv
 """
 
 import argparse
+import faulthandler
 import gc
 import logging
 import os
@@ -22,12 +23,12 @@ from sglang.srt.constrained.open import open_grammars
 from sglang.srt.constrained.service import GrammarService
 from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.layout import ShardLayout
-from sglang.srt.core.ports import Worker
 from sglang.srt.core.trace import NullTracer, Tracer
 from sglang.srt.disaggregation.assemble import Assembled, assemble, open_messenger, role_settings
 from sglang.srt.disaggregation.counter.hook import CounterHook, TracedCounterHook
 from sglang.srt.disaggregation.messenger.fabric import FabricMessenger, PoolMemory
 from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch
+from sglang.srt.entrypoints.watchdog import Watchdog, WatchedChannel
 from sglang.srt.errors import CheckpointError, ConfigError, EngineError
 from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
@@ -41,6 +42,8 @@ from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.frontend import Ready, ToFrontend, ToScheduler
 from sglang.srt.model_executor.build import WorkerOptions, build_worker
 from sglang.srt.model_executor.hooks import NullHook
+from sglang.srt.model_executor.profiler import TorchProfiler
+from sglang.srt.model_executor.worker import ThreadWorker
 from sglang.srt.models.base import LayerHook
 from sglang.srt.observability.logs import setup_logging
 from sglang.srt.observability.trace import ChromeTracer
@@ -52,7 +55,7 @@ LOG = logging.getLogger(__name__)
 class Parts:
     """What every mode has."""
 
-    worker: Worker
+    worker: ThreadWorker
     pool: KVPool
     grammars: GrammarService | None
     assembled: Assembled
@@ -91,6 +94,7 @@ def limits_of(config: ServerConfig, spec: ModelSpec) -> Limits:
         conservativeness=config.schedule_conservativeness,
         stream_interval=config.stream_interval,
         check_invariants=config.debug_invariants,
+        step_timeout=config.watchdog_timeout,
     )
 
 
@@ -143,9 +147,10 @@ def run(config: ServerConfig, address: str) -> None:
     wire = ZmqChannel(
         address, incoming=Codec[ToScheduler](ToScheduler), outgoing=Codec[ToFrontend](ToFrontend), bind=False
     )
-    channel = ParentChannel(wire, parent)
     tracer = open_tracer(config)
     parts = build(config, spec, tracer)
+    profiler = TorchProfiler(parts.worker, f"{config.disagg_mode}-{config.port}")
+    channel = WatchedChannel(ParentChannel(wire, parent), Watchdog(config.watchdog_timeout), profiler)
     limits = limits_of(config, spec)
     sources: Sequence[zmq.Socket[bytes] | int] = (
         wire.socket,
@@ -180,7 +185,7 @@ def run(config: ServerConfig, address: str) -> None:
         channel.close()
 
 
-def _announce(config: ServerConfig, limits: Limits, layout: ShardLayout, channel: ParentChannel[ToFrontend]) -> None:
+def _announce(config: ServerConfig, limits: Limits, layout: ShardLayout, channel: WatchedChannel) -> None:
     tokens = layout.num_pages * config.page_size
     LOG.info("ready: %d KV pages of %d tokens, %d rows", layout.num_pages, config.page_size, limits.max_running)
     channel.send(
@@ -211,7 +216,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     except EngineError:
-        LOG.exception("the engine cannot go on")
+        LOG.exception("the engine cannot go on; stacks of all threads:")
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
         return 1
     return 0
 

@@ -10,11 +10,15 @@ from sglang.srt.managers.request import Request
 from sglang.srt.messages.frontend import (
     Abort,
     AbortAll,
+    Done,
     FlushCache,
     FlushReply,
     Generate,
     GetState,
+    Pause,
+    Profile,
     Refused,
+    Resume,
     Shutdown,
     State,
     ToFrontend,
@@ -50,6 +54,15 @@ class Intake:
                 self._abort_all()
             case FlushCache(call=call):
                 self._channel.send(FlushReply(call=call, pages=self._scheduler.flush()))
+            case Pause(call=call, mode=mode):
+                self._pause(mode)
+                self._channel.send(Done(call=call, text=mode))
+            case Resume(call=call):
+                self._scheduler.paused = False
+                self._channel.send(Done(call=call))
+            case Profile(call=call):
+                # Whoever has a profiler answers before the scheduler hears of it.
+                self._channel.send(Done(call=call, text="this engine has no profiler", failed=True))
             case GetState(call=call):
                 self._channel.send(self._state(call))
             case Shutdown(drain=drain):
@@ -114,6 +127,13 @@ class Intake:
         if len(scheduler.queue) >= scheduler.limits.max_queued:
             return _refused(message, 503, f"{len(scheduler.queue)} requests are waiting already", retry_after_s=1.0)
         return None
+
+    def _pause(self, mode: str) -> None:
+        self._scheduler.paused = True
+        if mode == "abort":
+            self._abort_all()
+        elif mode == "retract":
+            self._scheduler.retract_running()
 
     def _abort(self, rid: str) -> None:
         request = self._scheduler.requests.get(rid)

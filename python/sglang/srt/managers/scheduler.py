@@ -62,6 +62,8 @@ class Scheduler:
         self.admitted: list[Request] = []
         """Requests that hold pages, oldest admission first."""
         self.tally = Tally()
+        self.paused = False
+        """Whether no steps are planned (/pause_generation)."""
         self.grammars: Grammars = grammars if grammars is not None else NoGrammars()
         self._worker = worker
         self._channel = channel
@@ -123,6 +125,8 @@ class Scheduler:
     # --- planning ---
 
     def _step(self) -> bool:
+        if self.paused:
+            return False
         draft = Draft()
         for request in self.admitted:
             if request.state is RequestState.PREFILLING and request.planned < len(request.tokens):
@@ -287,6 +291,13 @@ class Scheduler:
             request.on(RequestEvent.QUIET)
             self._let_go(request)
             self.queue.push_front(request)
+
+    def retract_running(self) -> None:
+        """Take the pages of every running request back; they are queued again, oldest first."""
+        for request in [r for r in reversed(self.admitted) if r.state is RequestState.RUNNING]:
+            request.on(RequestEvent.RETRACT)
+            self.tally.retractions += 1
+            self.settle(request)
 
     # --- ends ---
 

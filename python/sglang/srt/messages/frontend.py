@@ -4,6 +4,8 @@ Tokens cross this seam, never text: the frontend owns the tokenizer, the chat te
 owns pages and batches. Every struct is frozen and tagged; `codec.py` bounds and versions the frames.
 """
 
+from typing import Literal
+
 import msgspec
 
 from sglang.srt.core.sampling import SamplingParams
@@ -43,6 +45,31 @@ class FlushCache(msgspec.Struct, frozen=True, kw_only=True, tag="flush_cache"):
     call: int
 
 
+class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
+    """Plan no more steps until Resume; requests are still taken. Answered by Done.
+
+    "abort" ends what runs, "in_place" keeps it where it is, "retract" takes the pages of running requests back, so that
+    the cache can be flushed; they go on from their tokens.
+    """
+
+    call: int
+    mode: Literal["abort", "in_place", "retract"]
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
+    """Go on. Answered by Done."""
+
+    call: int
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="profile"):
+    """Begin or end a torch profile of the compute thread. Answered by Done once it began, or once the file is written."""
+
+    call: int
+    start: bool
+    folder: str = ""
+
+
 class GetState(msgspec.Struct, frozen=True, kw_only=True, tag="get_state"):
     """Ask for a snapshot of gauges and counters; also proves that the scheduler's loop turns."""
 
@@ -55,7 +82,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     drain: bool = True
 
 
-ToScheduler = Generate | Abort | AbortAll | FlushCache | GetState | Shutdown
+ToScheduler = Generate | Abort | AbortAll | FlushCache | Pause | Resume | Profile | GetState | Shutdown
 
 # --- scheduler -> frontend ------------------------------------------------------------------------------------------
 
@@ -106,6 +133,14 @@ class FlushReply(msgspec.Struct, frozen=True, kw_only=True, tag="flush_reply"):
     pages: int
 
 
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """Answer to Pause, Resume and Profile: what came of it, or why it failed."""
+
+    call: int
+    text: str = ""
+    failed: bool = False
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
     """Answer to GetState.
 
@@ -131,4 +166,4 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     role: str
 
 
-ToFrontend = Outputs | Refused | FlushReply | State | Ready
+ToFrontend = Outputs | Refused | FlushReply | Done | State | Ready

@@ -5,7 +5,7 @@ import queue
 import threading
 import traceback
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import torch
@@ -37,7 +37,7 @@ class ThreadWorker:
         self._executor = executor
         self._threads = threads
         self._cores = tuple(cores)
-        self._plans: queue.Queue[StepPlan | None] = queue.Queue()
+        self._plans: queue.Queue[StepPlan | Callable[[], object] | None] = queue.Queue()
         self._lock = threading.Lock()
         self._results: deque[StepResult] = deque()
         self._failure = ""
@@ -54,6 +54,11 @@ class ThreadWorker:
         if self._plans.qsize() >= MAX_QUEUED:
             raise EngineError(f"step {plan.step_id} was submitted while {MAX_QUEUED} steps wait")
         self._plans.put(plan)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Run `function`, which must not raise, on the compute thread, after the steps submitted so far."""
+        if not self._closed:
+            self._plans.put(function)
 
     def poll(self) -> list[StepResult]:
         """Finished steps; once they are taken, EngineError with the traceback of the step that failed."""
@@ -84,7 +89,10 @@ class ThreadWorker:
         try:
             self._prepare_thread()
             while (plan := self._plans.get()) is not None and not self._stopping.is_set():
-                self._finish(self._executor.execute(plan))
+                if isinstance(plan, StepPlan):
+                    self._finish(self._executor.execute(plan))
+                else:
+                    plan()
         except BaseException:  # noqa: BLE001
             self._fail(traceback.format_exc())
 

@@ -36,14 +36,15 @@ def chat_routes(front: Front) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         body = await read_body(request, ChatBody)
         front.check_model(body.model)
-        wanted = await _wanted(body, front)
+        wanted = await chat_wanted(body, front)
         generation = front.generate([wanted], body.rid, stream=bool(body.stream))
         return await respond(request, generation, _ChatReply(body, front, generation), stream=bool(body.stream))
 
     return router
 
 
-async def _wanted(body: ChatBody, front: Front) -> Wanted:
+async def chat_wanted(body: ChatBody, front: Front) -> Wanted:
+    """What a conversation asks for. Raises RequestError that names the offending field."""
     body.check()
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs: needs logprobs to be true", param="top_logprobs")
