@@ -1,0 +1,114 @@
+"""What parsers of tool calls share: text outside of calls, numbering, and the formats' constraints."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from sglang.srt.entrypoints.parsers.base import CallArguments, CallStart, Event, Text, first_of, possible_start
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model may call."""
+
+    name: str
+    parameters: dict[str, Any]
+    """JSON schema of its arguments."""
+
+
+class CallBody(Protocol):
+    """Reads one call from behind its marker."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the call is over: text follows."""
+        ...
+
+    def push(self, text: str) -> tuple[list[Event], str]:
+        """(what is certain, what of `text` lies behind the call: only once it has ended)."""
+        ...
+
+    def finish(self) -> list[Event]:
+        """The text ends within the call."""
+        ...
+
+
+class MarkedCalls:
+    """A Parser: calls that begin with a marker, in text. White space around calls belongs to nobody."""
+
+    def __init__(self, markers: Sequence[str], body: Callable[[int, str], CallBody]) -> None:
+        """`body(index, marker)` reads the call that `marker` began."""
+        self._markers = tuple(markers)
+        self._make = body
+        self._buffer = ""
+        self._call: CallBody | None = None
+        self._index = 0
+        self._after_call = False
+
+    def push(self, text: str) -> list[Event]:
+        self._buffer += text
+        events: list[Event] = []
+        while self._buffer:
+            if self._call is None:
+                if not self._outside(events):
+                    break
+            else:
+                self._inside(self._call, events)
+        return events
+
+    def finish(self) -> list[Event]:
+        events: list[Event] = []
+        if self._call is not None:
+            events += self._call.finish()
+        else:
+            self._emit(self._buffer, events)
+        self._buffer = ""
+        return events
+
+    def _outside(self, events: list[Event]) -> bool:
+        """Text up to the next marker; False where the rest has to wait."""
+        position, marker = first_of(self._buffer, self._markers)
+        if position >= 0:
+            self._emit(self._buffer[:position].rstrip(), events)
+            self._buffer = self._buffer[position + len(marker) :]
+            self._call = self._make(self._index, marker)
+            return True
+        sure = len(self._buffer) - possible_start(self._buffer, self._markers)
+        # White space belongs to a call where one follows.
+        sure = len(self._buffer[:sure].rstrip())
+        self._emit(self._buffer[:sure], events)
+        self._buffer = self._buffer[sure:]
+        return False
+
+    def _emit(self, text: str, events: list[Event]) -> None:
+        if self._after_call:
+            text = text.lstrip()
+        if text:
+            self._after_call = False
+            events.append(Text(text))
+
+    def _inside(self, call: CallBody, events: list[Event]) -> None:
+        text, self._buffer = self._buffer, ""
+        found, rest = call.push(text)
+        events += found
+        self._index += sum(isinstance(event, CallStart) for event in found)
+        if call.ended:
+            self._buffer, self._call, self._after_call = rest, None, True
+
+
+def start(index: int, name: str, arguments: str = "") -> list[Event]:
+    """The events of a call's beginning."""
+    events: list[Event] = [CallStart(index, name)]
+    return [*events, CallArguments(index, arguments)] if arguments else events
+
+
+class Dropped:
+    """A CallBody of a marker that stands around calls and means nothing itself."""
+
+    ended = True
+
+    def push(self, text: str) -> tuple[list[Event], str]:
+        return [], text
+
+    def finish(self) -> list[Event]:
+        return []
