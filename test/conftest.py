@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support.engines import Engine, cluster  # noqa: E402
+from support.engines import Engine, cluster
 
 NAME = "smol"
 FLAGS = ("--max-total-tokens", "16384", "--max-running-requests", "16", "--dtype", "float32", "--enable-cache-report")

@@ -5,7 +5,7 @@ import sys
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch its price list otherwise
 
-import litellm  # noqa: E402
+import litellm
 
 ASKED = {
     "model": "openai/smol",

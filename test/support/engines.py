@@ -39,6 +39,7 @@ class Engine:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 - closed in stop()
+        self._said = ""
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model or need_model())]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *flags],
@@ -60,7 +61,7 @@ class Engine:
 
     def log(self) -> str:
         """Everything it has printed."""
-        return Path(self._log.name).read_text()
+        return self._said or Path(self._log.name).read_text()
 
     def wait_ready(self) -> "Engine":
         """Until /health answers 200; fails at once where the process has ended."""
@@ -114,6 +115,9 @@ class Engine:
             except subprocess.TimeoutExpired:
                 self.signal(signal.SIGKILL)
                 self.process.wait(5)
+        if not self._log.closed:
+            self._said = self.log()
+            self._log.close()
         return self.process.returncode
 
 
