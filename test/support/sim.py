@@ -9,9 +9,11 @@ import hashlib
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sglang.srt.core.clock import FakeClock
 from sglang.srt.core.layout import KVLayout, ShardLayout
+from sglang.srt.core.ports import KVMessenger
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import SampledToken, StepPlan, StepResult
 from sglang.srt.core.trace import NullTracer
@@ -53,10 +55,16 @@ def expected_tokens(prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+class SimMessenger(KVMessenger, Protocol):
+    """A messenger whose layer counter the simulated worker can bump."""
+
+    def bump(self, layers: int = 1) -> None: ...
+
+
 class SimWorker:
     """A worker that advances one layer of one step at a time, when told to."""
 
-    def __init__(self, memory: bytearray, layout: ShardLayout, messenger: LoopbackMessenger | None) -> None:
+    def __init__(self, memory: bytearray, layout: ShardLayout, messenger: SimMessenger | None) -> None:
         self.memory = memory
         self.layout = layout
         self.messenger = messenger
@@ -233,10 +241,14 @@ class Sim:
         )
         return ShardLayout(kv=kv, tp_size=1, num_pages=pages)
 
+    def messenger(self, name: str, memory: bytearray, layout: ShardLayout) -> SimMessenger:
+        """What carries an engine's KV; a subclass may bring a real one."""
+        return LoopbackMessenger(self.network, name, memory, layout)
+
     def add(self, name: str, mode: str, *, pages: int = 64, peers: tuple[str, ...] = (), **limits: object) -> Engine:
         layout = self.layout(pages)
         memory = bytearray(self.random.randbytes(layout.region_bytes(0)))
-        messenger = None if mode == "null" else LoopbackMessenger(self.network, name, memory, layout)
+        messenger = None if mode == "null" else self.messenger(name, memory, layout)
         worker = SimWorker(memory, layout, messenger)
         role = self._role(name, mode, messenger, layout, peers)
         cache = CacheManager(num_pages=pages, page_size=self.page_size)
@@ -257,7 +269,7 @@ class Sim:
         return engine
 
     def _role(
-        self, name: str, mode: str, messenger: LoopbackMessenger | None, layout: ShardLayout, peers: tuple[str, ...]
+        self, name: str, mode: str, messenger: SimMessenger | None, layout: ShardLayout, peers: tuple[str, ...]
     ) -> Role:
         if messenger is None:
             return UnifiedRole()
