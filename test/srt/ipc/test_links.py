@@ -109,8 +109,8 @@ def links() -> Iterator[Links]:
 
 def test_messages_go_both_ways_under_the_dialler_s_name(links: Links) -> None:
     dial = links.dial("decode-1:30001")
-    until(lambda: dial.send("p", Cancel(transfer=1, generation=2)))
-    assert until(links.listen.poll) == [("decode-1:30001", Cancel(transfer=1, generation=2))]
+    until(lambda: dial.send("p", Cancel(incarnation=1, greeting=0, transfer=1, generation=2)))
+    assert until(links.listen.poll) == [("decode-1:30001", Cancel(incarnation=1, greeting=0, transfer=1, generation=2))]
     assert links.listen.send("decode-1:30001", Drained(transfer=1, generation=2))
     assert until(dial.poll) == [("p", Drained(transfer=1, generation=2))]
     dial.close()
@@ -124,7 +124,7 @@ def test_nothing_is_queued_for_a_peer_that_is_not_connected(links: Links) -> Non
     until(lambda: dial.send("p", Heartbeat(incarnation=1, sequence=1)))
     until(links.listen.poll)
     links.listen.close()
-    until(lambda: not dial.send("p", Cancel(transfer=7, generation=0)))
+    until(lambda: not dial.send("p", Cancel(incarnation=1, greeting=0, transfer=7, generation=0)))
     links.listen = links.listener()
     until(lambda: dial.send("p", Heartbeat(incarnation=1, sequence=2)))
     got = until(links.listen.poll)
@@ -149,16 +149,16 @@ def test_hostile_frames_are_counted_and_dropped(links: Links) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.setsockopt(zmq.IDENTITY, b"bad name\n")
         raw.connect(f"tcp://127.0.0.1:{links.port}")
-        raw.send(PREFILL.encode(Cancel(transfer=1, generation=0)))
+        raw.send(PREFILL.encode(Cancel(incarnation=1, greeting=0, transfer=1, generation=0)))
         with context.socket(zmq.DEALER) as named:
             named.setsockopt(zmq.IDENTITY, b"good:1")
             named.connect(f"tcp://127.0.0.1:{links.port}")
             named.send(b"noise")
             named.send_multipart([b"two", b"frames"])
-            named.send(PREFILL.encode(Cancel(transfer=2, generation=0)))
+            named.send(PREFILL.encode(Cancel(incarnation=1, greeting=0, transfer=2, generation=0)))
             got: list[object] = []
             until(lambda: got.extend(links.listen.poll()) or (got and links.listen.malformed == 3))
-            assert got == [("good:1", Cancel(transfer=2, generation=0))]
+            assert got == [("good:1", Cancel(incarnation=1, greeting=0, transfer=2, generation=0))]
 
 
 def test_an_address_in_use_is_one_clear_error(links: Links) -> None:

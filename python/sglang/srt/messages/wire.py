@@ -38,7 +38,9 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     version: Natural
     incarnation: Natural
     greeting: Natural
-    """Counts D's grants to this P; an answer to an older greeting speaks of a revoked key."""
+    """Counts D's grants to this P, from a start that no other life of D shares. An answer to an older greeting speaks
+    of a revoked key.
+    """
     layout: ShardLayout
     provider: Text
     fabric_address: Annotated[bytes, msgspec.Meta(max_length=1024)]
@@ -62,6 +64,8 @@ class HelloWanted(msgspec.Struct, frozen=True, kw_only=True, tag="hello_wanted")
     """P -> D: I do not know you (I am new, or I gave you up); say hello."""
 
     incarnation: Natural
+    greeting: Natural
+    """Of the message that this answers; D obeys where it still is its own."""
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving"):
@@ -74,6 +78,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
     """Both ways, sent by the scheduler's loop itself, so that it proves that the loop turns."""
 
     incarnation: Natural
+    greeting: Natural = 0
+    """D's grant to this P; P has none."""
     sequence: Natural
 
 
@@ -136,6 +142,9 @@ class PrefillFailed(msgspec.Struct, frozen=True, kw_only=True, tag="prefill_fail
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
     """D -> P: stop, wait out what is in flight, answer Drained."""
 
+    incarnation: Natural
+    """P's incarnation that was asked; another one cannot speak for the writes of the first and answers HelloWanted."""
+    greeting: Natural
     transfer: Natural
     generation: Natural
 

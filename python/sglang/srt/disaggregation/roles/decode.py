@@ -16,7 +16,7 @@ from sglang.srt.disaggregation.handoff.ledger import Inbound, TransferSlots
 from sglang.srt.disaggregation.handoff.states import DestinationEvent, DestinationState
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.observations import Observations
-from sglang.srt.disaggregation.roles.peers import ACQUAINTED, Peer, Peers, PeerState
+from sglang.srt.disaggregation.roles.peers import Peer, Peers, PeerState, first_number
 from sglang.srt.disaggregation.roles.routing import Routing
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.disaggregation.shardmap.plan import expected_weight, plan_copies
@@ -39,9 +39,6 @@ from sglang.srt.messages.wire import (
 )
 
 LOG = logging.getLogger(__name__)
-
-LIFE_MASK = (1 << 24) - 1
-"""Bits of the incarnation that lead every transfer number: two lives share them once in 16 million restarts."""
 
 RETRY_PAUSE_S = 0.05
 """How often a request is looked at again while no prefill engine is usable."""
@@ -78,7 +75,7 @@ class DecodeRole:
         self._by_request: dict[Request, Inbound] = {}
         self._by_slot: dict[int, Inbound] = {}
         # Numbers of another life must never be met again: an answer may be that old.
-        self._numbers = count((incarnation & LIFE_MASK) << 32)
+        self._numbers = count(first_number(incarnation))
         self._observed = Observations()
         self._failed = 0
         self._desk: Desk
@@ -168,8 +165,8 @@ class DecodeRole:
         match message:
             case HelloReply():
                 self._peers.replied(peer, message, now)
-            case HelloWanted(incarnation=incarnation):
-                if peer.state in ACQUAINTED:
+            case HelloWanted(incarnation=incarnation, greeting=greeting):
+                if peer.regions and greeting == peer.greeting:
                     self._lose(peer, f"it asks for a greeting (incarnation {incarnation})")
             case Leaving(incarnation=incarnation):
                 if incarnation == peer.incarnation and peer.state is PeerState.USABLE:
@@ -278,9 +275,13 @@ class DecodeRole:
         if inbound.state is not DestinationState.CANCELLING:
             inbound.deadline = self._desk.now() + self._settings.lost_after_s
             self._move(inbound, event)
-            cancel = Cancel(transfer=inbound.number, generation=inbound.generation)
+            peer = self._peers[inbound.peer]
+            number, generation = inbound.number, inbound.generation
+            cancel = Cancel(
+                incarnation=peer.incarnation, greeting=peer.greeting, transfer=number, generation=generation
+            )
             if not self._link.send(inbound.peer, cancel):
-                self._lose(self._peers[inbound.peer], "the control connection is down")
+                self._lose(peer, "the control connection is down")
 
     def _lose(self, peer: Peer, why: str) -> None:
         """Fence first, then end its transfers: their pages are reusable from here on."""

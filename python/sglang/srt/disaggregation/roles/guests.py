@@ -1,12 +1,11 @@
 """The decode engines of a prefill engine: who may be written to, and whether they still live."""
 
 import logging
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import KVMessenger, RemoteRegion
-from sglang.srt.disaggregation.handoff.replay import ReplayWindow
+from sglang.srt.disaggregation.handoff.replay import Greeting, Life, Lives
 from sglang.srt.disaggregation.handshake import refusal
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.settings import RoleSettings
@@ -32,15 +31,6 @@ SAID = 1000
 
 
 @dataclass(slots=True, eq=False)
-class Life:
-    """What is remembered of a decode engine's incarnation, also while it is away."""
-
-    incarnation: int
-    greeting: int
-    numbers: ReplayWindow = field(default_factory=ReplayWindow)
-
-
-@dataclass(slots=True, eq=False)
 class Guest:
     """One decode engine that has shaken hands."""
 
@@ -49,16 +39,6 @@ class Guest:
     heard_at: float
     life: Life
     sequence: int = 0
-
-
-class Greeting(Enum):
-    """What a hello means."""
-
-    NEW = "new"
-    REPEATED = "repeated"
-    """The answer was lost; nothing has changed."""
-    STALE = "stale"
-    """It speaks of a memory key that has been revoked since."""
 
 
 class Guests:
@@ -74,7 +54,7 @@ class Guests:
         settings: RoleSettings,
     ) -> None:
         self._guests: dict[str, Guest] = {}
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, Lives] = {}
         self._link = link
         self._messenger = messenger
         self._layout = layout
@@ -90,14 +70,18 @@ class Guests:
         """The guest of that name, where it has shaken hands and lives."""
         return self._guests.get(name)
 
+    def cancelled(self, name: str, number: int) -> None:
+        """A transfer that is not known here was cancelled; also where its sender has been dropped meanwhile."""
+        lives = self._lives.get(name)
+        if lives is not None:
+            lives.cancelled(number)
+
     def judge(self, name: str, hello: Hello) -> Greeting:
         """What a hello means; only a NEW one ends what ran for an earlier hello of the same name."""
-        life = self._lives.get(name)
-        if life is None or life.incarnation != hello.incarnation or life.greeting < hello.greeting:
+        lives = self._lives.get(name)
+        if lives is None:
             return Greeting.NEW
-        if hello.greeting < life.greeting:
-            return Greeting.STALE
-        return Greeting.REPEATED if name in self._guests else Greeting.NEW
+        return lives.judge(hello.incarnation, hello.greeting, present=name in self._guests)
 
     def welcome(self, name: str, hello: Hello, now: float) -> None:
         """Answer a new hello. The caller has already dropped whatever ran for an earlier one of the same name."""
@@ -123,14 +107,11 @@ class Guests:
         return ""
 
     def _remember(self, name: str, hello: Hello) -> Life:
-        life = self._lives.pop(name, None)
-        if life is None or life.incarnation != hello.incarnation:
-            life = Life(hello.incarnation, hello.greeting)
-        life.greeting = hello.greeting
-        self._lives[name] = life
+        lives = self._lives.pop(name) if name in self._lives else Lives()
+        self._lives[name] = lives
         while len(self._lives) > REMEMBERED:
             del self._lives[next(iter(self._lives))]
-        return life
+        return lives.begin(hello.incarnation, hello.greeting)
 
     def _reply(self, name: str, hello: Hello, why: str) -> None:
         self._link.send(
@@ -148,11 +129,15 @@ class Guests:
         if self._leaving:
             self._link.send(name, Leaving(incarnation=self._incarnation))
 
+    def want(self, name: str, greeting: int) -> None:
+        """Ask for a hello, in answer to a message that carried `greeting` and made no sense here."""
+        self._link.send(name, HelloWanted(incarnation=self._incarnation, greeting=greeting))
+
     def beat(self, name: str, heartbeat: Heartbeat, now: float) -> None:
         """A heartbeat came in; one of a stranger is asked to say hello."""
         guest = self._guests.get(name)
         if guest is None or guest.life.incarnation != heartbeat.incarnation:
-            self._link.send(name, HelloWanted(incarnation=self._incarnation))
+            self.want(name, heartbeat.greeting)
             return
         guest.heard_at = now
 

@@ -22,6 +22,15 @@ from sglang.srt.messages.wire import (
 LOG = logging.getLogger(__name__)
 
 
+LIFE_MASK = (1 << 24) - 1
+"""Bits of the incarnation that lead every number: two lives share them once in 16 million restarts."""
+
+
+def first_number(incarnation: int) -> int:
+    """Where a life of a decode engine starts to count: a message of another life must never fit by its number."""
+    return (incarnation & LIFE_MASK) << 32
+
+
 class PeerState(Enum):
     """Where a decode engine stands with one prefill engine."""
 
@@ -57,7 +66,7 @@ class Peer:
     """Tokens it has been asked for and has not delivered."""
     sequence: int = 0
     greeting: int = 0
-    """Grants so far."""
+    """Number of its newest grant."""
 
     def status(self) -> str:
         """One phrase for an error message."""
@@ -81,7 +90,7 @@ class Peers:
         incarnation: int,
         settings: RoleSettings,
     ) -> None:
-        self._peers = {name: Peer(name) for name in names}
+        self._peers = {name: Peer(name, greeting=first_number(incarnation)) for name in names}
         self._link = link
         self._messenger = messenger
         self._layout = layout
@@ -118,7 +127,9 @@ class Peers:
         peer.next_send = now + self._settings.heartbeat_s
         if peer.state in ACQUAINTED:
             peer.sequence += 1
-            self._link.send(peer.name, Heartbeat(incarnation=self._incarnation, sequence=peer.sequence))
+            self._link.send(
+                peer.name, Heartbeat(incarnation=self._incarnation, greeting=peer.greeting, sequence=peer.sequence)
+            )
         else:
             self._greet(peer)
 

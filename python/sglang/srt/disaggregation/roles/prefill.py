@@ -16,9 +16,10 @@ from sglang.srt.core.step import StepResult, StepRow
 from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.handoff.immediates import MAX_SLOTS
 from sglang.srt.disaggregation.handoff.ledger import Outbound
+from sglang.srt.disaggregation.handoff.replay import Fate, Greeting, judge_ask
 from sglang.srt.disaggregation.handoff.states import SOURCE_ENDS, SourceEvent, SourceState
 from sglang.srt.disaggregation.handshake import ask_problem
-from sglang.srt.disaggregation.roles.guests import SAID, Greeting, Guest, Guests
+from sglang.srt.disaggregation.roles.guests import SAID, Guest, Guests
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.pace import Pace
 from sglang.srt.disaggregation.roles.sending import Sending
@@ -34,7 +35,6 @@ from sglang.srt.messages.wire import (
     Drained,
     Heartbeat,
     Hello,
-    HelloWanted,
     PrefillAsk,
     PrefillFailed,
     ToDecode,
@@ -130,23 +130,37 @@ class PrefillRole:
                 self._guests.repeat(name, hello, now)
             case Greeting.STALE:
                 self._stale += 1
+                self._guests.want(name, hello.greeting)
 
     # --- asks ---
 
     def _asked(self, name: str, ask: PrefillAsk, now: float) -> None:
         guest = self._guests.get(name)
-        if guest is None or ask.incarnation != self._incarnation:
-            self._link.send(name, HelloWanted(incarnation=self._incarnation))
-            return
         known = self._live.get((name, ask.transfer))
-        if ask.greeting != guest.life.greeting or (known is not None and known.generation == ask.generation):
-            self._stale += 1
-            return
+        fate = judge_ask(
+            guest.life if guest else None,
+            ask.transfer,
+            greeting=ask.greeting,
+            addressee=ask.incarnation,
+            own=self._incarnation,
+            copy=known is not None and known.generation == ask.generation,
+        )
+        match fate:
+            case Fate.UNGREETED:
+                self._guests.want(name, ask.greeting)
+            case Fate.STALE:
+                self._stale += 1
+            case Fate.REPEATED:
+                self._stale += 1
+                self._answer_reject(name, ask, f"transfer {ask.transfer} has been asked for before", 0)
+            case Fate.OPEN:
+                assert guest is not None
+                self._consider(name, guest, ask, now)
+
+    def _consider(self, name: str, guest: Guest, ask: PrefillAsk, now: float) -> None:
+        """An ask that may be obeyed: is it possible, and is there room?"""
         problem = self._problem(ask, guest)
-        if not guest.life.numbers.take(ask.transfer):
-            self._stale += 1
-            self._answer_reject(name, ask, f"transfer {ask.transfer} has been asked for before", 0)
-        elif problem:
+        if problem:
             LOG.error("ask of %s refused: %s", name, problem)
             self._answer_reject(name, ask, problem, 0)
         elif self._leaving:
@@ -216,12 +230,12 @@ class PrefillRole:
         self._desk.end(outbound.request, "abort")
 
     def _cancelled(self, name: str, cancel: Cancel) -> None:
+        if cancel.incarnation != self._incarnation:
+            self._guests.want(name, cancel.greeting)
+            return
         outbound = self._live.get((name, cancel.transfer))
         if outbound is None or outbound.generation != cancel.generation:
-            guest = self._guests.get(name)
-            if guest is not None:
-                # Should the ask still be on its way, it must find its number taken.
-                guest.life.numbers.take(cancel.transfer)
+            self._guests.cancelled(name, cancel.transfer)
             self._link.send(name, Drained(transfer=cancel.transfer, generation=cancel.generation))
             return
         self._stop(outbound, SourceEvent.CANCEL)
@@ -307,10 +321,7 @@ class PrefillRole:
         self._forget(outbound)
 
     def _forget(self, outbound: Outbound) -> None:
-        # After a loss the name may have come back and reused the number: take out this transfer, not its namesake.
-        if self._live.get((outbound.peer, outbound.number)) is outbound:
-            del self._live[outbound.peer, outbound.number]
-        self._by_request.pop(outbound.request, None)
+        del self._live[outbound.peer, outbound.number], self._by_request[outbound.request]
 
     def _lose(self, name: str, why: str) -> None:
         """Stop everything for a decode engine and close the way to it. A no-op for a stranger."""
@@ -319,7 +330,6 @@ class PrefillRole:
         LOG.warning("decode engine %s is dropped: %s", name, why)
         self._guests.drop(name)
         for outbound in [o for o in self._live.values() if o.peer == name and o.state not in SOURCE_ENDS]:
-            del self._live[outbound.peer, outbound.number]
             self._stop(outbound, SourceEvent.PEER_LOST)
 
     # --- nothing to do on this side ---
