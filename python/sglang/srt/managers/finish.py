@@ -11,8 +11,8 @@ def accept(request: Request, sampled: SampledToken) -> None:
     """
     request.tokens.append(sampled.token)
     request.unsent.append(sampled)
-    stops = request.generated > request.sampling.min_new_tokens and sampled.token in request.sampling.stop_token_ids
-    if stops:
+    generated, sampling = request.generated, request.sampling
+    if sampled.token in sampling.stop_token_ids and generated > sampling.min_new_tokens:
         request.finish_reason, request.matched_stop = "stop", sampled.token
-    elif request.generated >= request.limit:
+    elif generated >= request.limit:
         request.finish_reason = "length"

@@ -23,13 +23,16 @@ class Outbox:
 
     def take(self) -> list[ToFrontend]:
         """Everything due; tokens short of the stream interval stay until more come, the first token never waits."""
-        due = [request for request in self._dirty if self._due(request)]
         messages: list[ToFrontend] = list(self._refused)
         self._refused.clear()
-        for request in due:
-            del self._dirty[request]
+        if self._interval == 1:
+            due, self._dirty = list(self._dirty), {}
+        else:
+            due = [request for request in self._dirty if self._due(request)]
+            for request in due:
+                del self._dirty[request]
         if due:
-            messages.append(Outputs(items=tuple(_token_out(request) for request in due)))
+            messages.append(Outputs(items=tuple([_token_out(request) for request in due])))
         return messages
 
     def _due(self, request: Request) -> bool:
@@ -39,7 +42,7 @@ class Outbox:
 
 def _token_out(request: Request) -> TokenOut:
     fresh, request.unsent = request.unsent, []
-    tokens = tuple([sampled.token for sampled in fresh])
+    tokens = (fresh[0].token,) if len(fresh) == 1 else tuple([sampled.token for sampled in fresh])
     cached = max(0, request.cached_tokens)
     if not request.sampling.reports:
         return TokenOut(

@@ -1,5 +1,6 @@
 """Builds the next step: prompt chunks, or decode rows, or both where mixed chunks are on."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from sglang.srt.core.states import RequestEvent, RequestState
@@ -69,15 +70,15 @@ class Planner:
         victims: list[Request] = []
         leaving = any(r.pending and r.state in (RequestState.RETRACTING, RequestState.DRAINING) for r in running)
         taken = {id(request) for request, _ in draft.rows}
-        candidates = [
+        candidates = deque(
             request
             for request in running
             if request.state is RequestState.RUNNING
             and request.generated + request.unsampled < request.limit
             and id(request) not in taken
-        ]
+        )
         while candidates:
-            request = candidates.pop(0)
+            request = candidates.popleft()
             assert request.lease is not None
             while self._cache.extend(request.lease, request.planned + 1) is None:
                 if leaving or not candidates:
@@ -120,7 +121,7 @@ class Planner:
             start=request.planned,
             length=length,
             tokens=tokens,
-            new_pages=tuple(request.lease.pages[request.mapped :]),
+            new_pages=tuple(request.lease.pages[request.mapped :]) if len(request.lease.pages) > request.mapped else (),
             sample=sample,
             score_at=score_at,
             scores=scores,

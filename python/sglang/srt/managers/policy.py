@@ -10,10 +10,8 @@ from sglang.srt.mem_cache.cache_manager import CacheManager
 def ordered(waiting: Sequence[Request], policy: PolicyName, cache: CacheManager) -> list[Request]:
     """The waiting requests, first to be admitted first; ties keep their arrival order.
 
-    fcfs: by arrival. lpm: longest cached prefix first. priority: larger `priority` first.
+    The queue itself is sorted by priority, where that is the policy, and arrival. lpm: longest cached prefix first.
     """
     if policy == "lpm":
         return sorted(waiting, key=lambda request: -cache.match_tokens(request.tokens))
-    if policy == "priority":
-        return sorted(waiting, key=lambda request: -request.priority)
     return list(waiting)

@@ -1,12 +1,19 @@
 """The waiting queue: bounded, ordered by policy, with groups whose prompt is computed once."""
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 
 from sglang.srt.managers.limits import PolicyName
 from sglang.srt.managers.policy import ordered
 from sglang.srt.managers.request import Request
 from sglang.srt.mem_cache.cache_manager import CacheManager
+
+LOOKAHEAD = 128
+"""Requests looked at for one step. lpm orders only so many: matching every waiting prompt for every step would take
+longer than the step.
+"""
 
 
 @dataclass(slots=True)
@@ -23,7 +30,9 @@ class WaitingQueue:
 
     def __init__(self, policy: PolicyName) -> None:
         self._policy = policy
+        self._serials = count()
         self._waiting: list[Request] = []
+        """Sorted by `place`."""
         self._groups: dict[str, _Group] = {}
 
     def __len__(self) -> int:
@@ -33,27 +42,32 @@ class WaitingQueue:
         return iter(tuple(self._waiting))
 
     def add(self, request: Request) -> None:
-        """A new request, at the end."""
+        """A new request, at the end of its priority."""
+        request.place = (-request.priority if self._policy == "priority" else 0, next(self._serials))
         self._waiting.append(request)
+        if len(self._waiting) > 1 and self._waiting[-2].place > request.place:
+            insort(self._waiting, self._waiting.pop(), key=_place)
         if request.group:
             self._groups.setdefault(request.group, _Group()).members += 1
 
     def push_front(self, request: Request) -> None:
-        """One that had been admitted once, before the others."""
-        self._waiting.insert(0, request)
+        """One that had been admitted once, at its old place: before all that came later."""
+        insort(self._waiting, request, key=_place)
 
     def remove(self, request: Request) -> None:
         """Take one out; raises ValueError where it does not wait."""
-        self._waiting.remove(request)
+        index = bisect_left(self._waiting, request.place, key=_place)
+        if index == len(self._waiting) or self._waiting[index] is not request:
+            raise ValueError(f"request {request.rid} does not wait")
+        del self._waiting[index]
 
     def due(self, now: float, cache: CacheManager) -> Iterator[tuple[Request, bool]]:
         """(request, leader done) in the policy's order: those that may be admitted now.
 
         While the leader of a group computes the prompt, the others of the group wait for its pages.
         """
-        for request in ordered(self._waiting, self._policy, cache):
-            if request.compiling or request.not_before > now:
-                continue
+        ready = islice((r for r in self._waiting if not (r.compiling or r.not_before > now)), LOOKAHEAD)
+        for request in ordered(list(ready), self._policy, cache):
             group = self._groups.get(request.group)
             if group is None or group.leader is request or (group.leader is None and not group.cached):
                 yield request, False
@@ -79,7 +93,12 @@ class WaitingQueue:
 
     def next_due(self, now: float) -> float:
         """The earliest time at which a request that is not due becomes so; infinity where none waits for a time."""
-        return min((r.not_before for r in self._waiting if r.not_before > now), default=float("inf"))
+        first = islice(self._waiting, LOOKAHEAD)
+        return min((r.not_before for r in first if r.not_before > now), default=float("inf"))
+
+
+def _place(request: Request) -> tuple[int, int]:
+    return request.place
 
 
 def cached_prompt(leader: Request) -> bool:

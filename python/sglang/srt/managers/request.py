@@ -49,6 +49,8 @@ class Request:
     """Its grammar is not ready: it waits, others pass."""
     not_before: float = 0.0
     """Earliest time of the next admission, after a refusal with a retry hint."""
+    place: tuple[int, int] = (0, 0)
+    """Where it belongs in the waiting queue."""
     finish_reason: str | None = None
     matched_stop: int | None = None
     first_token_at: float | None = None

@@ -11,7 +11,7 @@ from sglang.srt.core.clock import Clock
 from sglang.srt.core.grammar import Grammars, GrammarSpec, GrammarState, NoGrammars
 from sglang.srt.core.ports import Waiter, Worker
 from sglang.srt.core.states import RequestEvent, RequestState
-from sglang.srt.core.step import StepResult
+from sglang.srt.core.step import SampledToken, StepResult
 from sglang.srt.core.trace import Tracer
 from sglang.srt.errors import EngineError
 from sglang.srt.ipc.channel import Channel
@@ -153,6 +153,8 @@ class Scheduler:
 
     def _admit(self, draft: Draft) -> None:
         """Give pages to waiting requests, in order, until one does not fit."""
+        if not (self._rows.free and self.queue):
+            return
         prefilling = sum(len(r.tokens) - r.planned for r in self.admitted if r.state is RequestState.PREFILLING)
         for request, leader_done in self.queue.due(self.now(), self.cache):
             if not self._rows.free:
@@ -208,18 +210,24 @@ class Scheduler:
         sampled, scored = iter(result.sampled), iter(result.scored)
         for request, row in ticket.rows:
             request.pending -= 1
-            request.computed = max(request.computed, row.start + row.length)
+            stop = row.start + row.length
+            if stop > request.computed:
+                request.computed = stop
             if row.scores:
                 request.scores += next(scored)
             if row.sample:
                 request.unsampled -= 1
                 token = next(sampled)
-                if token.stuck and not request.ended:
-                    self.refuse(request, "the grammar allows no token here: no output can satisfy it", status=400)
-                elif not request.ended:
-                    accept(request, token)
-                    self._accepted(request)
+                if request.finish_reason is None:
+                    self._sampled(request, token)
             self._progressed(request, row.length)
+
+    def _sampled(self, request: Request, token: SampledToken) -> None:
+        if token.stuck:
+            self.refuse(request, "the grammar allows no token here: no output can satisfy it", status=400)
+            return
+        accept(request, token)
+        self._accepted(request)
 
     def _accepted(self, request: Request) -> None:
         self.tally.generated_tokens += 1
@@ -228,12 +236,14 @@ class Scheduler:
             start, end = int(request.arrived * 1e9), int(request.first_token_at * 1e9)
             self._tracer.slice("requests", "to first token", start, end, rid=request.rid)
         self._outbox.touch(request)
-        if request.ended:
+        if request.finish_reason is not None:
             self._end(request)
 
     def _progressed(self, request: Request, length: int) -> None:
-        if request.lease is not None and length > 1 and not request.lease.released:
+        if length > 1 and request.lease is not None and not request.lease.released:
             self.cache.commit(request.lease, request.tokens[: request.computed])
+        if request.state is RequestState.RUNNING:
+            return  # the usual case: nothing to settle
         if request.state is RequestState.PREFILLING and request.computed == len(request.tokens):
             self.role.prefilled(request)
         self.settle(request)

@@ -71,9 +71,9 @@ class CacheManager:
         """Grow a lease to cover `tokens` tokens, evicting if need be. The new pages, or None (and no change) if too
         few.
         """
-        missing = self.pages_for(tokens) - len(lease.pages)
-        if missing <= 0:
+        if tokens <= len(lease.pages) * self.page_size:
             return []
+        missing = self.pages_for(tokens) - len(lease.pages)
         if missing > self.available:
             return None
         if missing > self._pool.free:
