@@ -5,7 +5,7 @@ from pyfabric.loader import load as _load
 LIBRARY = _load()  # before _core: the native module binds to the libfabric that is open by then
 
 from pyfabric._core import Counter  # noqa: E402
-from pyfabric.engine import Engine, Stats  # noqa: E402
+from pyfabric.engine import Engine, PeerStats, Stats  # noqa: E402
 from pyfabric.errors import (  # noqa: E402
     FabricError,
     LibraryNotFoundError,
@@ -36,6 +36,7 @@ __all__ = [
     "MemoryRegion",
     "PeerLost",
     "PeerReady",
+    "PeerStats",
     "Program",
     "ProgramDone",
     "ProgramDrained",

@@ -1,5 +1,7 @@
 """The transfer engine: paged writes that follow a counter, counted by whoever receives them."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -7,6 +9,7 @@ from typing import Any, Final, Literal, Self
 from pyfabric import _core
 from pyfabric.events import Event, from_native
 from pyfabric.memory import Lane, MemoryRegion, Program
+from pyfabric.topology import read_topology
 
 _LARGEST: Final = 2**64 - 1
 
@@ -53,7 +56,7 @@ def _flat(lane: Lane) -> tuple[Any, ...]:
         lane.source.native,
         lane.peer,
         remote.base,
-        remote.key,
+        (remote.key, *remote.further_keys),
         remote.nbytes,
         lane.source_layers,
         lane.destination_layers,
@@ -67,11 +70,33 @@ def _flat(lane: Lane) -> tuple[Any, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PeerStats:
+    """Totals of what was sent to one peer since connect(), except `in_flight`, which is now. Units as in Stats.
+
+    Attributes:
+        errors: writes to it that failed.
+        lost: times that PeerLost was reported for it.
+    """
+
+    writes_posted: int
+    pages_posted: int
+    bytes_posted: int
+    errors: int
+    eagain: int
+    eagain_ns: int
+    in_flight: int
+    lost: int
+
+
 class Engine:
-    """One endpoint with one native worker thread. Any thread may call any method; poll() and the rest never block.
+    """One native worker thread over one or several endpoints. Any thread may call any method; none waits for a peer.
 
     Args:
-        provider: "auto" (a NIC if there is one, else tcp), "tcp", "shm", "efa", "verbs", or a libfabric name.
+        provider: "auto" (a NIC if there is one, else tcp), "tcp", "shm", "efa", "verbs", a libfabric name, or "mapped":
+            memory of this machine, copied by the receiving engine (no libfabric provider; see register()).
+        domains: open several and spread the writes of a batch over them: local addresses for socket providers, names of
+            domains (NICs) for others. One engine is one group of NICs; an engine a group serves several groups.
         weight_bits: low bits of the 32-bit immediate that hold the weight; the others hold the slot. 1..31.
         slots: counting slots of this engine, at most 2 ** (32 - weight_bits).
         node: local address that socket providers bind to.
@@ -83,7 +108,7 @@ class Engine:
         ValueError: an argument out of range.
     """
 
-    __slots__ = ("_native", "address", "library", "library_version", "memory_model", "provider")
+    __slots__ = ("_native", "address", "domains", "library", "library_version", "memory_model", "provider")
 
     def __init__(
         self,
@@ -94,6 +119,7 @@ class Engine:
         node: str = "127.0.0.1",
         post_deadline_s: float = 10.0,
         spin: bool = False,
+        domains: Sequence[str] = (),
     ) -> None:
         self._native = _core.Engine(
             provider=provider,
@@ -102,16 +128,26 @@ class Engine:
             slots=_unsigned("slots", slots),
             post_deadline_s=post_deadline_s,
             spin=spin,
+            domains=list(domains),
         )
+        self.domains: tuple[str, ...] = tuple(self._native.domains)
         self.provider: str = self._native.provider
         self.library: str = _core.library_path()
         self.library_version: str = _core.library_version()
         self.address: bytes = self._native.address
         self.memory_model: Literal["offset", "virtual"] = "virtual" if self._native.virtual_addresses else "offset"
 
-    def start(self) -> None:
-        """Starts the worker. Until then nothing is sent or counted. Idempotent."""
-        self._native.start()
+    def start(self, cpus: Sequence[int] | None = None) -> None:
+        """Starts the worker. Until then nothing is sent or counted. Idempotent.
+
+        Args:
+            cpus: what the worker may run on. None: the CPUs of its NICs' NUMA node where the machine says which that
+                is, else any. CPUs that this process may not use are left out.
+        """
+        if cpus is None:
+            cpus = read_topology().cpus_of_nics(self.domains)
+        allowed = os.sched_getaffinity(0)
+        self._native.start([cpu for cpu in cpus if cpu in allowed])
 
     def close(self) -> None:
         """Ends the worker and closes everything, waiting about a second for what is in flight. Idempotent.
@@ -139,16 +175,23 @@ class Engine:
         """Takes every waiting event, oldest first. Never blocks."""
         return [from_native(item) for item in self._native.poll()]
 
-    def register(self, address: int, nbytes: int) -> MemoryRegion:
+    def register(self, address: int, nbytes: int, *, fd: int = -1, fd_offset: int = 0) -> MemoryRegion:
         """Registers memory of this process; the caller keeps it alive until the region or the engine is closed.
 
         Keep the returned region too: when it is dropped, its registration and all its grants end.
 
+        Args:
+            fd: the memfd behind the memory, sealed against shrinking; the engine keeps a descriptor of its own.
+                Provider "mapped" needs it for memory that programs read from, the others ignore it. -1: private memory.
+            fd_offset: where in the file `address` lies, in bytes.
+
         Raises:
-            ValueError: the range is empty, or not mapped and readable.
+            ValueError: the range is empty, or not mapped and readable; `fd` is not what backs it.
             FabricError: the provider refuses it.
         """
-        native = self._native.register_memory(_unsigned("address", address), _unsigned("nbytes", nbytes))
+        native = self._native.register_memory(
+            _unsigned("address", address), _unsigned("nbytes", nbytes), fd, _unsigned("fd_offset", fd_offset)
+        )
         return MemoryRegion(self._native, native)
 
     def connect(self, address: bytes) -> int:
@@ -203,8 +246,10 @@ class Engine:
         Exactly one of ProgramDone, ProgramDrained and ProgramFailed follows.
 
         Raises:
-            ValueError: an array of the wrong type, an extent outside its region, an unknown peer, a closed region; the
-                message names the lane and the field. Nothing was posted.
+            ValueError: an array of the wrong type, an extent outside its region, an unknown peer, a closed region, a
+                source without a descriptor where the provider needs one; the message names the lane and the field.
+                Nothing was posted.
+            WorkerHungError: the worker hangs inside the provider; everything that was armed has ended as ProgramFailed.
         """
         lanes = [_flat(lane) for lane in program.lanes]
         return self._native.arm(program.counter, program.thresholds, program.slot, lanes)
@@ -219,3 +264,9 @@ class Engine:
 
     def stats(self) -> Stats:
         return Stats(**self._native.stats())
+
+    def peer_stats(self, peer: int) -> PeerStats:
+        """Raises:
+        ValueError: no such peer.
+        """
+        return PeerStats(**self._native.peer_stats(_unsigned("peer", peer, 2**62)))

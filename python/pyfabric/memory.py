@@ -16,11 +16,14 @@ class RemoteRegion:
 
     Attributes:
         base: 0 where the provider counts offsets from the region's start, else the region's virtual address.
+        key: of the granting engine's first domain.
+        further_keys: of its other domains, in their order.
     """
 
     base: int
     key: int
     nbytes: int
+    further_keys: tuple[int, ...] = ()
 
 
 class MemoryRegion:
@@ -53,7 +56,7 @@ class MemoryRegion:
             FabricError: the provider refuses the registration.
         """
         grant = self.native.grant(peer, address)
-        return RemoteRegion(grant.base, grant.key, grant.nbytes)
+        return RemoteRegion(grant.base, grant.keys[0], grant.nbytes, grant.keys[1:])
 
     def revoke(self, peer: str) -> None:
         """Fences the peer: when this returns, writes under its key land nowhere. A peer without a grant is ignored.

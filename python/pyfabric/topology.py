@@ -1,5 +1,6 @@
 """The machine as a transfer engine sees it: NICs, GPUs and NUMA nodes, read from sysfs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -61,6 +62,14 @@ class Topology:
         """Logical CPUs of the node; all CPUs when the node is unknown."""
         found = [node.cpus for node in self.nodes if node.index == numa]
         return found[0] if found else tuple(cpu for node in self.nodes for cpu in node.cpus)
+
+    def cpus_of_nics(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Logical CPUs of the NUMA nodes of the NICs of these names; empty when no node is known for any of them.
+
+        libfabric's domain names start with the device's: "rdmap16s27-rdm" is a domain of rdmap16s27.
+        """
+        known = {nic.numa for nic in self.nics for name in names if name == nic.name or name.startswith(nic.name + "-")}
+        return tuple(cpu for node in self.nodes if node.index in known for cpu in node.cpus)
 
 
 def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> int:

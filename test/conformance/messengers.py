@@ -1,6 +1,9 @@
 """Pairs of messengers, one writer and one reader, behind one interface: loopback and every fabric provider."""
 
 import ctypes
+import fcntl
+import mmap
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +32,7 @@ class Side(Protocol):
     """One engine's messenger and its memory."""
 
     messenger: KVMessenger
-    memory: bytearray
+    memory: bytearray | mmap.mmap
     layout: ShardLayout
 
     def bump(self, layers: int) -> None: ...
@@ -39,7 +42,7 @@ class Side(Protocol):
 
 class _Side:
     def __init__(
-        self, messenger: KVMessenger, memory: bytearray, shape: ShardLayout, bump: Callable[[int], None]
+        self, messenger: KVMessenger, memory: bytearray | mmap.mmap, shape: ShardLayout, bump: Callable[[int], None]
     ) -> None:
         self.messenger = messenger
         self.memory = memory
@@ -69,17 +72,28 @@ def loopback_side(network: LoopbackNetwork, name: str, shape: ShardLayout, seed:
     return side
 
 
+def _memfd(nbytes: int) -> int:
+    """Memory that every provider takes, also the one that passes it to the other side."""
+    descriptor = os.memfd_create("conformance", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, nbytes)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return descriptor
+
+
 def fabric_side(provider: str, shape: ShardLayout, seed: int) -> _Side:
-    memory = bytearray(random.Random(seed).randbytes(shape.region_bytes(0)))
+    descriptor = _memfd(shape.region_bytes(0))
+    memory = mmap.mmap(descriptor, shape.region_bytes(0))
+    memory[:] = random.Random(seed).randbytes(len(memory))
     messenger = FabricMessenger(provider=provider, node="127.0.0.1", weight_bits=WEIGHT_BITS, slots=64)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    messenger.start([PoolMemory(address, len(memory))], shape)
+    messenger.start([PoolMemory(address, len(memory), descriptor)], shape)
+    os.close(descriptor)  # the engine keeps its own
     return _Side(messenger, memory, shape, messenger.counter.add)
 
 
 @contextmanager
 def pair(kind: str, writer: ShardLayout, reader: ShardLayout, seed: int = 1) -> Iterator[tuple[_Side, _Side]]:
-    """(writer, reader) of one kind: "loopback", "tcp" or "shm"; the reader has granted, the writer has connected."""
+    """(writer, reader) of a kind: "loopback", "tcp", "shm", "mapped"; the reader has granted, the writer connected."""
     if kind == "loopback":
         network = LoopbackNetwork(seed)
         sides = loopback_side(network, "w", writer, seed), loopback_side(network, "r", reader, seed + 1)

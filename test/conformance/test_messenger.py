@@ -12,7 +12,7 @@ from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import LayerWrites, PageCopies, SlotFilled, WritesDone, WritesEnded
 from sglang.srt.errors import EngineError
 
-KINDS = ["loopback", "tcp", "shm"]
+KINDS = ["loopback", "tcp", "shm", "mapped"]
 
 
 def whole_pages(shape: ShardLayout, source: list[int], destination: list[int]) -> PageCopies:

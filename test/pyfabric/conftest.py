@@ -21,7 +21,7 @@ class Pair:
     peer: int
 
 
-@pytest.fixture(params=["tcp", "shm"])
+@pytest.fixture(params=["tcp", "shm", "mapped"])
 def provider(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

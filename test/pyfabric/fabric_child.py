@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from fabric_kit import Shape, Side, lane, memory, noise, poisoned, program
+from fabric_kit import Shape, Side, lane, noise, poisoned, program, register
 
 from pyfabric import Engine, PeerReady, ProgramDone, ProgramFailed, RemoteRegion, SlotComplete
 
@@ -37,7 +37,7 @@ def receive(provider: str) -> None:
     """Counts one whole transfer and reports the digest of the pool."""
     pool = poisoned(SHAPE.total)
     with Engine(provider=provider) as engine:
-        region = engine.register(*memory(pool))
+        region = register(engine, pool)
         engine.expect(0, SHAPE.layers * SHAPE.pages)
         engine.start()
         grant = region.grant("parent")
@@ -52,7 +52,7 @@ def send(provider: str, shape: Shape) -> None:
     data = noise(shape.total)
     with Engine(provider=provider, post_deadline_s=5.0) as engine:
         side = Side(engine)
-        region = engine.register(*memory(data))
+        region = register(engine, data)
         engine.start()
         say(address=engine.address.hex())
         target = hear()

@@ -1,7 +1,11 @@
 """Shared by the pyfabric tests and by the processes they start: engines, poisoned pools, programs, event waits."""
 
+import fcntl
+import mmap
+import os
 import select
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -41,13 +45,34 @@ class Side:
         return self.seen
 
 
-def memory(array: np.ndarray) -> tuple[int, int]:
-    return array.ctypes.data, array.nbytes
+_FILES: dict[int, int] = {}  # address of a shared array -> its memfd
+
+
+def _close(address: int, fd: int) -> None:
+    del _FILES[address]
+    os.close(fd)
+
+
+def shared(nbytes: int) -> np.ndarray:
+    """Memory that a peer can be given a descriptor of, as a KV pool is for provider "mapped"."""
+    fd = os.memfd_create("pyfabric-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, nbytes)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    array = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+    address = array.ctypes.data
+    _FILES[address] = fd
+    weakref.finalize(array, _close, address, fd)
+    return array
+
+
+def register(engine: Engine, array: np.ndarray) -> MemoryRegion:
+    return engine.register(array.ctypes.data, array.nbytes, fd=_FILES.get(array.ctypes.data, -1))
 
 
 def noise(nbytes: int, seed: int = 1) -> np.ndarray:
     """Bytes that are never the poison."""
-    data = np.random.default_rng(seed).integers(0, 255, nbytes, dtype=np.uint8)
+    data = shared(nbytes)
+    data[:] = np.random.default_rng(seed).integers(0, 255, nbytes, dtype=np.uint8)
     data[data == POISON] = 0
     return data
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Pair
-from fabric_kit import Shape, lane, memory, noise, poisoned, program
+from fabric_kit import Shape, lane, noise, poisoned, program, register
 
+from conftest import Pair
 from pyfabric import (
     Engine,
     FabricError,
@@ -32,7 +32,7 @@ def provider() -> str:
 @pytest.fixture
 def source(pair: Pair) -> Iterator[MemoryRegion]:
     data = noise(SHAPE.total)
-    yield pair.sender.engine.register(*memory(data))
+    yield register(pair.sender.engine, data)
 
 
 def good(pair: Pair, source: MemoryRegion) -> tuple[Lane, Program]:
@@ -106,7 +106,7 @@ def test_closed_region_is_refused(pair: Pair, source: MemoryRegion) -> None:
 
 def test_region_cannot_close_under_a_program(pair: Pair, source: MemoryRegion) -> None:
     destination = poisoned(SHAPE.total)
-    target = pair.receiver.engine.register(*memory(destination))
+    target = register(pair.receiver.engine, destination)
     counter = pair.sender.engine.counter()
     one = lane(SHAPE, source, pair.peer, target.grant("s"), [0], [0])
     pair.sender.engine.arm(program(counter, SHAPE, 0, one))
@@ -128,7 +128,7 @@ def test_read_only_memory_gets_no_grant(pair: Pair) -> None:
 
     page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ)
     view = np.frombuffer(page, np.uint8)
-    region = pair.sender.engine.register(*memory(view))
+    region = register(pair.sender.engine, view)
     with pytest.raises(ValueError, match="writable"):
         region.grant("x")
     region.close()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fabric_child import BIG, SHAPE, order
-from fabric_kit import Side, expected, lane, memory, noise, poisoned, program
+from fabric_kit import Side, expected, lane, noise, poisoned, program, register
 
 from pyfabric import Engine, MemoryRegion, PeerLost, PeerReady, ProgramDone, ProgramDrained, ProgramFailed, RemoteRegion
 
@@ -80,7 +80,7 @@ def connect(engine: Engine, receiver: Child) -> tuple[Side, int, RemoteRegion]:
 def offer(engine: Engine, sender: Child, *, known: bool = False) -> tuple[np.ndarray, MemoryRegion]:
     """A pool that the child sends into; returns once pages land. `known`: the grant is told who it is for."""
     pool = poisoned(max(SHAPE.total, BIG.total))
-    region = engine.register(*memory(pool))
+    region = register(engine, pool)
     address = bytes.fromhex(sender.hear()["address"])
     grant = region.grant("child", address if known else b"")
     before = engine.stats().immediates
@@ -94,7 +94,7 @@ def offer(engine: Engine, sender: Child, *, known: bool = False) -> tuple[np.nda
 def test_bytes_are_exact_between_processes(engine: Engine, receiver: Child) -> None:
     side, peer, remote = connect(engine, receiver)
     data = noise(SHAPE.total)
-    region, counter = engine.register(*memory(data)), engine.counter()
+    region, counter = register(engine, data), engine.counter()
     take, put = order(), order()[::-1]
     engine.arm(program(counter, SHAPE, 0, lane(SHAPE, region, peer, remote, take, put)))
     for _ in range(SHAPE.layers):
@@ -109,7 +109,7 @@ def test_bytes_are_exact_between_processes(engine: Engine, receiver: Child) -> N
 def test_receiver_that_dies_or_stops_fails_the_program(engine: Engine, receiver: Child, number: int) -> None:
     side, peer, remote = connect(engine, receiver)
     data = noise(SHAPE.total)
-    region, counter = engine.register(*memory(data)), engine.counter()
+    region, counter = register(engine, data), engine.counter()
     counter.add(SHAPE.layers)
     whole = program(counter, SHAPE, 1, lane(SHAPE, region, peer, remote, order(), order()))
     handles = [engine.arm(whole) for _ in range(200)]
@@ -135,7 +135,7 @@ def test_receiver_that_dies_or_stops_fails_the_program(engine: Engine, receiver:
 def test_drained_waits_for_what_is_in_flight(engine: Engine, receiver: Child) -> None:
     side, peer, remote = connect(engine, receiver)
     data = noise(SHAPE.total)
-    region, counter = engine.register(*memory(data)), engine.counter()
+    region, counter = register(engine, data), engine.counter()
     receiver.signal(signal.SIGSTOP)
     counter.add(SHAPE.layers)
     handle = engine.arm(program(counter, SHAPE, 1, lane(SHAPE, region, peer, remote, order(), order())))

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import Pair
-from fabric_kit import POISON, Shape, Side, expected, lane, memory, noise, poisoned, program, wait_slot
+from fabric_kit import POISON, Shape, Side, expected, lane, noise, poisoned, program, register, wait_slot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import Pair
 from pyfabric import Engine, ProgramDone, SlotComplete
 
 
@@ -15,8 +15,8 @@ def send(
 ) -> tuple[np.ndarray, np.ndarray, ProgramDone]:
     """Source, destination and the terminal event of one program whose counter is already at the last layer."""
     source, destination = noise(shape.total), poisoned(shape.total)
-    region = pair.sender.engine.register(*memory(source))
-    target = pair.receiver.engine.register(*memory(destination))
+    region = register(pair.sender.engine, source)
+    target = register(pair.receiver.engine, destination)
     before = sum(isinstance(e, ProgramDone) for e in pair.sender.seen)
     pair.receiver.seen.clear()
     pair.receiver.engine.expect(slot, len(take) * shape.layers)
@@ -83,8 +83,8 @@ def test_large_pages_and_many_writes(pair: Pair) -> None:
 def test_layers_follow_the_counter_in_order(pair: Pair) -> None:
     shape = Shape(layers=4, pages=4)
     source, destination = noise(shape.total), poisoned(shape.total)
-    region = pair.sender.engine.register(*memory(source))
-    target = pair.receiver.engine.register(*memory(destination))
+    region = register(pair.sender.engine, source)
+    target = register(pair.receiver.engine, destination)
     counter = pair.sender.engine.counter()
     pair.receiver.engine.expect(1, 1)
     armed = program(counter, shape, 1, lane(shape, region, pair.peer, target.grant("s"), [0, 2], [1, 3]))
@@ -110,8 +110,8 @@ def test_two_lanes_to_two_peers_share_one_program(pair: Pair, provider: str) -> 
     shape = Shape(layers=3, pages=8)
     source, first, second = noise(shape.total), poisoned(shape.total), poisoned(shape.total)
     engine = pair.sender.engine
-    region = engine.register(*memory(source))
-    kept = [pair.receiver.engine.register(*memory(pool)) for pool in (first, second)]
+    region = register(engine, source)
+    kept = [register(pair.receiver.engine, pool) for pool in (first, second)]
     one, two = (target.grant("s") for target in kept)
     pair.receiver.engine.expect(9, 5 * shape.layers)
     counter = engine.counter()
@@ -131,8 +131,8 @@ def test_slots_complete_once_and_late_immediates_are_strays(pair: Pair) -> None:
     receiver = pair.receiver.engine
     before = receiver.stats()
     source, destination = noise(shape.total), poisoned(shape.total)
-    region = pair.sender.engine.register(*memory(source))
-    kept = receiver.register(*memory(destination))
+    region = register(pair.sender.engine, source)
+    kept = register(receiver, destination)
     target = kept.grant("s")
     counter = pair.sender.engine.counter()
     counter.add()

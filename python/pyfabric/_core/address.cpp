@@ -9,44 +9,79 @@ namespace pyfabric {
 namespace {
 
 constexpr uint32_t kMagic = 0x42465950;  // "PYFB", little endian
-constexpr uint8_t kVersion = 1;
-constexpr size_t kLongest = 4096;
+constexpr uint8_t kVersion = 2;
+constexpr size_t kLongest = 16384;
+constexpr uint32_t kMostRails = 64;
 
 struct Head {
   uint32_t magic;
   uint8_t version, virtual_addresses;
   uint16_t provider_bytes;
-  uint32_t endpoint_bytes, pid;
-  uint64_t host, scratch_base, scratch_key;
+  uint32_t rails, pid;
+  uint64_t host, scratch_base;
 };
-static_assert(sizeof(Head) == 40, "the blob's head has no padding");
+static_assert(sizeof(Head) == 32, "the blob's head has no padding");
+
+struct RailHead {
+  uint64_t scratch_key, endpoint_bytes;
+};
 
 [[noreturn]] void reject(const char* what) { throw std::invalid_argument(std::string("address: ") + what); }
+
+template <class T>
+std::string bytes_of(const T& value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& blob) : blob_(blob) {}
+  std::string take(uint64_t nbytes) {
+    if (nbytes > blob_.size() - at_) reject("truncated");
+    at_ += nbytes;
+    return blob_.substr(at_ - nbytes, nbytes);
+  }
+  template <class T>
+  T take() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  bool at_end() const { return at_ == blob_.size(); }
+
+ private:
+  const std::string& blob_;
+  size_t at_ = 0;
+};
 
 }  // namespace
 
 std::string Address::encode() const {
-  const Head head{kMagic, kVersion, virtual_addresses, uint16_t(provider.size()), uint32_t(endpoint.size()), pid, host, scratch_base, scratch_key};
-  std::string blob(reinterpret_cast<const char*>(&head), sizeof head);
-  return blob + provider + endpoint;
+  std::string blob = bytes_of(Head{kMagic, kVersion, virtual_addresses, uint16_t(provider.size()), uint32_t(rails.size()), pid, host, scratch_base});
+  blob += provider;
+  for (const Rail& rail : rails) blob += bytes_of(RailHead{rail.scratch_key, rail.endpoint.size()}) + rail.endpoint;
+  return blob;
 }
 
 Address Address::decode(const std::string& blob) {
-  Head head{};
-  if (blob.size() < sizeof head || blob.size() > kLongest) reject("not a pyfabric address");
-  std::memcpy(&head, blob.data(), sizeof head);
+  if (blob.size() < sizeof(Head) || blob.size() > kLongest) reject("not a pyfabric address");
+  Reader reader(blob);
+  const Head head = reader.take<Head>();
   if (head.magic != kMagic) reject("not a pyfabric address");
   if (head.version != kVersion) reject("unknown version");
-  if (blob.size() != sizeof head + head.provider_bytes + uint64_t(head.endpoint_bytes)) reject("truncated or oversized");
-  if (head.endpoint_bytes == 0) reject("empty endpoint name");
+  if (head.rails == 0 || head.rails > kMostRails) reject("no endpoint, or too many");
   Address a;
-  a.provider = blob.substr(sizeof head, head.provider_bytes);
-  a.endpoint = blob.substr(sizeof head + head.provider_bytes);
+  a.provider = reader.take(head.provider_bytes);
+  for (uint32_t i = 0; i < head.rails; ++i) {
+    const RailHead rail = reader.take<RailHead>();
+    if (rail.endpoint_bytes == 0) reject("empty endpoint name");
+    a.rails.push_back({reader.take(rail.endpoint_bytes), rail.scratch_key});
+  }
+  if (!reader.at_end()) reject("oversized");
   a.virtual_addresses = head.virtual_addresses;
   a.pid = head.pid;
   a.host = head.host;
   a.scratch_base = head.scratch_base;
-  a.scratch_key = head.scratch_key;
   return a;
 }
 

@@ -10,7 +10,7 @@ namespace nb = nanobind;
 namespace pyfabric {
 namespace {
 
-// (region, peer, base, key, remote nbytes, source_layers, destination_layers, source_page_bytes, destination_page_bytes,
+// (region, peer, base, keys, remote nbytes, source_layers, destination_layers, source_page_bytes, destination_page_bytes,
 //  source_offset, destination_offset, nbytes, source_pages, destination_pages)
 constexpr Py_ssize_t kLaneFields = 14;
 
@@ -58,13 +58,20 @@ class Buffer {
 std::vector<uint64_t> offsets(nb::handle object, const char* name) { return Buffer(object, name).copy<uint64_t>(name, "LQ", "uint64"); }
 std::vector<int32_t> pages(nb::handle object, const char* name) { return Buffer(object, name).copy<int32_t>(name, "il", "int32"); }
 
+std::vector<uint64_t> keys(nb::handle tuple) {
+  if (!PyTuple_Check(tuple.ptr())) throw std::invalid_argument("destination.key must be an int");
+  std::vector<uint64_t> keys;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.ptr()); ++i) keys.push_back(whole(PyTuple_GET_ITEM(tuple.ptr(), i), "destination.key"));
+  return keys;
+}
+
 LaneSpec read_lane(nb::handle fields) {
   if (!PyTuple_Check(fields.ptr()) || PyTuple_GET_SIZE(fields.ptr()) != kLaneFields) throw std::invalid_argument("lanes must be Lane objects");
   const auto field = [&](Py_ssize_t i) { return nb::handle(PyTuple_GET_ITEM(fields.ptr(), i)); };
   std::shared_ptr<Region> region;
   if (!nb::try_cast(field(0), region) || !region) throw std::invalid_argument("source must be a MemoryRegion of this library");
   const uint64_t peer = whole(field(1), "peer");
-  const Grant destination{whole(field(2), "destination.base"), whole(field(3), "destination.key"), whole(field(4), "destination.nbytes")};
+  const Grant destination{whole(field(2), "destination.base"), whole(field(4), "destination.nbytes"), keys(field(3))};
   return LaneSpec{ReadLease(std::move(region)),
                   int64_t(std::min<uint64_t>(peer, INT64_MAX)),
                   destination,

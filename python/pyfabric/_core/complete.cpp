@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "clock.hpp"
 #include "errors.hpp"
@@ -10,33 +11,32 @@ namespace {
 constexpr size_t kBatch = 64;
 constexpr int kBatchesAPass = 8;
 
-void bump(Tally& tally, uint64_t n) { tally.store(tally.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
-
 }  // namespace
 
 bool Worker::reap(int64_t now) {
   bool worked = false;
-  for (int batch = 0; batch < kBatchesAPass; ++batch) {
-    fi_cq_data_entry entries[kBatch];
-    uint32_t immediates[kBatch];
-    size_t credits = 0;
-    const ssize_t got = fi_cq_read(fabric_->cq.get(), entries, kBatch);
-    if (got == -FI_EAVAIL) {
-      reap_error(now);
-      worked = true;
-      continue;
-    }
-    if (got <= 0) break;
-    for (ssize_t i = 0; i < got; ++i) {
-      // FI_REMOTE_CQ_DATA alone does not tell the sides apart (one provider sets it at the source too).
-      if (entries[i].flags & FI_REMOTE_WRITE) immediates[credits++] = uint32_t(entries[i].data);
-      else if (entries[i].op_context) complete(*static_cast<Op*>(entries[i].op_context), now, nullptr);
-    }
-    if (credits) credit(immediates, credits);
-    worked = true;
-    if (size_t(got) < kBatch) break;
-  }
+  for (const auto& rail : rails_)
+    for (int batch = 0; batch < kBatchesAPass && reap(*rail, now); ++batch) worked = true;
   return worked;
+}
+
+// Takes one batch. True when there may be more at once.
+bool Worker::reap(Rail& rail, int64_t now) {
+  Completion batch[kBatch];
+  uint32_t immediates[kBatch];
+  size_t credits = 0;
+  const size_t got = rail.poll(batch, kBatch);
+  for (size_t i = 0; i < got; ++i) {
+    const Completion& c = batch[i];
+    switch (c.kind) {
+      case Completion::Kind::kImmediate: immediates[credits++] = c.immediate; break;
+      case Completion::Kind::kDelivered: complete(*static_cast<Op*>(c.context), now, nullptr); break;
+      case Completion::Kind::kFailed: take_failure(rail, c, now); break;
+      case Completion::Kind::kPeerGone: lose_gone(rail, c.peer, now); break;
+    }
+  }
+  if (credits) credit(immediates, credits);
+  return got > 0;
 }
 
 void Worker::credit(const uint32_t* immediates, size_t count) {
@@ -45,42 +45,49 @@ void Worker::credit(const uint32_t* immediates, size_t count) {
   for (const uint64_t slot : complete) events_->push(SlotComplete{slot, now_ns()});
 }
 
-void Worker::reap_error(int64_t now) {
-  fi_cq_err_entry entry{};
-  char text[256] = {};
-  entry.err_data = nullptr;
-  entry.err_data_size = 0;
-  if (fi_cq_readerr(fabric_->cq.get(), &entry, 0) <= 0) return;
+void Worker::take_failure(Rail& rail, const Completion& failed, int64_t now) {
   bump(tallies.errors, 1);
-  if (!entry.op_context || (entry.flags & FI_REMOTE_WRITE)) return;  // the far side of a write of ours reports it there
-  std::string error = describe(entry.err);
-  if (entry.prov_errno && entry.prov_errno != entry.err) {
-    const char* detail = fi_cq_strerror(fabric_->cq.get(), entry.prov_errno, entry.err_data, text, sizeof text);
-    if (detail && error != detail) error += std::string(" (") + detail + ")";
-  }
-  complete(*static_cast<Op*>(entry.op_context), now, &error);
+  if (!failed.context) return;  // of a peer's write to us: it hears of that itself
+  const std::string error = rail.explain(failed);
+  complete(*static_cast<Op*>(failed.context), now, &error);
 }
 
 void Worker::complete(Op& op, int64_t now, const std::string* error) {
   bump(tallies.completions, 1);
   Program* program = op.program;
-  Peer* peer = op.peer;
+  Link* link = op.link;
   const bool warming = op.warming;
   give_op(op);
-  if (!peer) return;  // given up earlier, and accounted for then
+  if (!link) return;  // given up earlier, and accounted for then
+  Peer& peer = *link->peer;
   --in_flight_;
   tallies.in_flight.fetch_sub(1, std::memory_order_relaxed);
-  --peer->in_flight;
-  peer->progress_ns = now;
-  if (peer->blocked_since) peer->blocked_since = now;
-  if (warming && peer->state == PeerState::kOpen) {
-    if (error) lose(*peer, "warming write: " + *error, now);
-    else events_->push(PeerReady{peer->id});
-  }
+  peer.tallies->in_flight.fetch_sub(1, std::memory_order_relaxed);
+  --peer.in_flight;
+  --link->in_flight;
+  peer.progress_ns = now;
+  if (link->blocked_since) link->blocked_since = now;
+  if (error) bump(peer.tallies->errors, 1);
+  if (warming) complete_warming(*link, now, error);
+  else if (error) suspect(peer, now);
   if (!program) return;
   --program->in_flight;
-  if (error) program->fail(peer->id, *error);
+  if (error) program->fail(peer.id, *error);
   settle(*program);
+}
+
+void Worker::complete_warming(Link& link, int64_t now, const std::string* error) {
+  Peer& peer = *link.peer;
+  link.warmth = Link::Warmth::kIdle;
+  if (peer.state != PeerState::kOpen) return;
+  if (error && peer.suspected_ns) {
+    link.warmth = Link::Warmth::kWanted;  // the probe goes on until its time is up
+    return;
+  }
+  if (error) return lose(peer, "warming write: " + *error, now);
+  if (peer.warming()) return;
+  peer.suspected_ns = 0;
+  if (std::exchange(peer.announce, false)) events_->push(PeerReady{peer.id});
 }
 
 // Emits the one terminal event once nothing of the program is in flight.

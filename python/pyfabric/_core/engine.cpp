@@ -7,14 +7,17 @@
 
 #include "clock.hpp"
 #include "errors.hpp"
-#include "sockets.hpp"
+#include "fabric.hpp"
+#include "mapped.hpp"
 
 namespace pyfabric {
 namespace {
 
 constexpr size_t kScratchBytes = 4096;
+constexpr size_t kMostRails = 64;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kCloseNs = 5 * kSecond;   // the loop drains for at most 1 s; beyond this it hangs in the provider
+constexpr int64_t kHungCloseNs = kSecond / 5;  // known to hang
 constexpr int64_t kRevokeNs = 5 * kSecond;
 
 const EngineOptions& checked(const EngineOptions& options) {
@@ -22,22 +25,52 @@ const EngineOptions& checked(const EngineOptions& options) {
   return options;
 }
 
+Rails open_rails(const EngineOptions& options) {
+  if (options.provider == "mapped") {
+    if (!options.domains.empty()) throw std::invalid_argument("domains: provider mapped has none");
+    return {std::make_shared<MappedRail>()};
+  }
+  if (options.domains.size() > kMostRails) throw std::invalid_argument("domains: at most " + std::to_string(kMostRails));
+  if (options.domains.empty()) return {std::make_shared<Fabric>(options.provider, options.node, "")};
+  Rails rails;
+  for (const std::string& domain : options.domains) {
+    // All of one kind: a peer's keys and addresses mean the same on each.
+    const std::string provider = rails.empty() ? options.provider : rails[0]->provider();
+    rails.push_back(std::make_shared<Fabric>(provider, domain, domain));
+  }
+  return rails;
+}
+
+Limits common_limits(const Rails& rails, const Slots& slots) {
+  Limits common{slots.addressable(), slots.max_weight(), UINT64_MAX, UINT64_MAX, UINT64_MAX};
+  for (const auto& rail : rails) {
+    const RailLimits limits = rail->limits();
+    common.max_write_bytes = std::min(common.max_write_bytes, limits.max_write_bytes);
+    common.write_extents = std::min(common.write_extents, limits.extents);
+    common.inject_bytes = std::min(common.inject_bytes, limits.inject_bytes);
+  }
+  return common;
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options)
-    : slots_(std::make_shared<Slots>(options.slots, options.weight_bits)), options_(checked(options)) {
-  fabric_ = std::make_shared<Fabric>(options.provider, options.node);
-  provider_ = fabric_->provider();
-  virtual_addresses_ = fabric_->virtual_addresses();
-  endpoint_ = fabric_->endpoint_name();
-  limits_ = {slots_->addressable(), slots_->max_weight(), fabric_->max_write_bytes(), fabric_->write_extents(), fabric_->inject_bytes()};
-  scratch_bytes_ = std::make_unique<char[]>(kScratchBytes);
-  scratch_ = std::make_shared<Region>(fabric_, reinterpret_cast<uint64_t>(scratch_bytes_.get()), kScratchBytes);
+    : slots_(std::make_shared<Slots>(options.slots, options.weight_bits)), options_(checked(options)), rails_(open_rails(options)) {
+  provider_ = rails_[0]->provider();
+  virtual_addresses_ = rails_[0]->virtual_addresses();
+  limits_ = common_limits(rails_, *slots_);
+  const File scratch = make_shared_file("pyfabric-scratch", kScratchBytes);
+  if (!scratch_bytes_.open(scratch.fd(), true)) throw FabricFailure(ENOMEM, "mapping scratch memory");
+  scratch_ = std::make_shared<Region>(rails_, reinterpret_cast<uint64_t>(scratch_bytes_.base()), kScratchBytes, Backing{scratch.fd(), 0});
   const Grant grant = scratch_->grant("any", std::nullopt);
-  Address address{provider_, endpoint_, virtual_addresses_, uint32_t(getpid()), this_host(), grant.base, grant.key};
+  Address address{provider_, {}, virtual_addresses_, uint32_t(getpid()), this_host(), grant.base};
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    domains_.push_back(rails_[i]->domain());
+    address.rails.push_back({rails_[i]->endpoint(), grant.keys[i]});
+  }
   address_ = address.encode();
   const WorkerOptions worker{int64_t(options.post_deadline_s * double(kSecond)), options.spin};
-  worker_ = std::make_shared<Worker>(fabric_, waker_, events_, slots_, scratch_, limits_, worker, endpoint_);
+  worker_ = std::make_shared<Worker>(rails_, waker_, events_, slots_, scratch_, limits_, worker);
 }
 
 Engine::~Engine() {
@@ -52,16 +85,30 @@ void Engine::require_open(const char* call) const {
   if (closed_) throw std::invalid_argument(std::string(call) + ": the engine is closed");
 }
 
-void Engine::require_peer(int64_t peer) const {
-  if (!peers_.count(peer)) throw std::invalid_argument("peer " + std::to_string(peer) + " is not connected");
+const Engine::Known& Engine::require_peer(int64_t peer) const {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) throw std::invalid_argument("peer " + std::to_string(peer) + " is not connected");
+  return found->second;
 }
 
-void Engine::start() {
+void Engine::start(const std::vector<int>& cpus) {
   const std::lock_guard lock(mutex_);
   require_open("start");
   if (started_) return;
   started_ = true;
+  worker_->set_cpus(cpus);
   Worker::start(worker_);
+  watchdog_ = std::make_unique<Watchdog>(worker_, int64_t(options_.post_deadline_s * double(kSecond)), [this] { worker_hangs(); });
+}
+
+// The watchdog's thread: the worker has not come around for longer than any deadline.
+void Engine::worker_hangs() {
+  std::vector<int64_t> peers;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, known] : peers_) peers.push_back(id);
+  }
+  events_->seal(peers, "the worker hangs inside provider " + provider_);
 }
 
 void Engine::close() {
@@ -70,24 +117,26 @@ void Engine::close() {
     if (closed_) return;
     closed_ = true;
   }
-  if (!worker_->stop(kCloseNs)) {
+  watchdog_.reset();
+  if (!worker_->stop(events_->sealed() ? kHungCloseNs : kCloseNs)) {
+    worker_hangs();
     // The thread keeps its references; the memory that the provider may still touch is leaked on purpose.
-    scratch_bytes_.release();
+    new SharedMapping(std::move(scratch_bytes_));
     throw FabricFailure(FI_ETIMEDOUT, "close: the worker hangs inside provider " + provider_ + " and was left behind");
   }
-  fabric_->close_endpoint();
+  for (const auto& rail : rails_) rail->close_endpoint();
   worker_->fail_leftovers();
   for (auto& weak : regions_)
     if (auto region = weak.lock()) region->close_by_engine();
   scratch_->close_by_engine();
-  worker_->release_fabric();
-  fabric_.reset();
+  worker_->release_rails();
+  rails_.clear();
 }
 
-std::shared_ptr<Region> Engine::register_memory(uint64_t address, uint64_t nbytes) {
+std::shared_ptr<Region> Engine::register_memory(uint64_t address, uint64_t nbytes, const Backing& backing) {
   const std::lock_guard lock(mutex_);
   require_open("register");
-  auto region = std::make_shared<Region>(fabric_, address, nbytes);
+  auto region = std::make_shared<Region>(rails_, address, nbytes, backing);
   std::erase_if(regions_, [](const auto& weak) { return weak.expired(); });
   regions_.push_back(region);
   return region;
@@ -96,15 +145,17 @@ std::shared_ptr<Region> Engine::register_memory(uint64_t address, uint64_t nbyte
 bool Engine::revoke(Region& region, const std::string& peer) {
   std::optional<Address> writer;
   if (!region.revoke(peer, writer)) return false;
-  bool running = false;
+  Rails rails;
   {
     const std::lock_guard lock(mutex_);
-    running = started_ && !closed_;
+    if (!started_ || closed_) return true;
+    rails = rails_;
   }
-  if (!running) return true;
   // A write that was half received goes on landing until its connection ends; and the worker may have looked the key up
   // just before. The fence holds once the sockets are empty and the worker has come around.
-  const auto cut = cut_accepted(endpoint_, writer ? &*writer : nullptr);
+  std::vector<CutSocket> cut;
+  for (const auto& rail : rails)
+    for (const CutSocket& socket : rail->cut_incoming(writer ? &*writer : nullptr)) cut.push_back(socket);
   const int64_t give_up = now_ns() + kRevokeNs;
   do {
     if (now_ns() > give_up || !worker_->pass_by(kRevokeNs))
@@ -117,11 +168,14 @@ int64_t Engine::connect(const std::string& blob) {
   Address target = Address::decode(blob);
   if (target.provider != provider_)
     throw std::invalid_argument("connect: the peer speaks provider " + target.provider + ", this engine " + provider_);
+  if (provider_ == "mapped" && target.host != this_host())
+    throw std::invalid_argument("connect: provider mapped reaches engines of this machine only");
   const std::lock_guard lock(mutex_);
   require_open("connect");
   const int64_t peer = next_peer_++;
-  peers_.insert(peer);
-  worker_->add_peer(peer, std::move(target));
+  const Known known{target.rails.size(), std::make_shared<PeerTallies>()};
+  peers_.emplace(peer, known);
+  worker_->add_peer(peer, std::move(target), known.tallies);
   return peer;
 }
 
@@ -140,15 +194,29 @@ void Engine::disconnect(int64_t peer) {
   worker_->disconnect(peer);
 }
 
+void Engine::require_alive(const char* call) const {
+  if (events_->sealed()) throw FabricFailure(FI_ETIMEDOUT, std::string(call) + ": the worker hangs inside provider " + provider_);
+}
+
+void Engine::guard(const Lane& lane) const {
+  const LaneSpec& spec = lane.spec;
+  const size_t rails = require_peer(spec.peer).rails;
+  if (spec.destination.keys.size() != rails)
+    throw std::invalid_argument("destination has " + std::to_string(spec.destination.keys.size()) + " keys, its peer " +
+                                std::to_string(rails) + " domains: the grant is another engine's");
+  if (spec.source->closed()) throw std::invalid_argument("arm: a source region is closed");
+  if (!spec.source->readable())
+    throw std::invalid_argument("source: provider " + provider_ + " reads it through its memfd: register it with fd");
+}
+
 uint64_t Engine::arm(std::unique_ptr<Program> program) {
   validate(*program, limits_);
   const std::lock_guard lock(mutex_);
   require_open("arm");
-  for (const Lane& lane : program->lanes) {
-    require_peer(lane.spec.peer);
-    if (lane.spec.source->closed()) throw std::invalid_argument("arm: a source region is closed");
-  }
+  require_alive("arm");
+  for (const Lane& lane : program->lanes) guard(lane);
   const uint64_t handle = program->handle = next_handle_++;
+  events_->armed(handle);
   worker_->arm(std::move(program));
   return handle;
 }
@@ -167,6 +235,13 @@ std::map<std::string, uint64_t> Engine::stats() const {
           {"strays", slots_->strays()},       {"excess", slots_->excess()},     {"eagain", t.eagain},
           {"eagain_ns", t.eagain_ns},         {"in_flight", t.in_flight},       {"armed", t.armed},
           {"peers_lost", t.peers_lost},       {"abandoned", t.abandoned},       {"sleeps", t.sleeps}};
+}
+
+std::map<std::string, uint64_t> Engine::peer_stats(int64_t peer) const {
+  const std::lock_guard lock(mutex_);
+  const PeerTallies& t = *require_peer(peer).tallies;
+  return {{"writes_posted", t.writes_posted}, {"pages_posted", t.pages_posted}, {"bytes_posted", t.bytes_posted}, {"errors", t.errors},
+          {"eagain", t.eagain},               {"eagain_ns", t.eagain_ns},       {"in_flight", t.in_flight},       {"lost", t.lost}};
 }
 
 }  // namespace pyfabric

@@ -16,12 +16,41 @@ EventQueue::EventQueue() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 
 EventQueue::~EventQueue() { close(fd_); }
 
-void EventQueue::push(Event event) {
-  const std::lock_guard lock(mutex_);
+void EventQueue::append(Event event) {
   events_.push_back(std::move(event));
   if (events_.size() > 1) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
+}
+
+void EventQueue::armed(uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  owed_.insert(handle);
+}
+
+void EventQueue::push(Event event) {
+  const std::lock_guard lock(mutex_);
+  if (sealed_) return;
+  std::visit(
+      [this](const auto& e) {
+        if constexpr (requires { e.handle; }) owed_.erase(e.handle);
+      },
+      event);
+  append(std::move(event));
+}
+
+void EventQueue::seal(const std::vector<int64_t>& peers, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (sealed_) return;
+  sealed_ = true;
+  for (const int64_t peer : peers) append(PeerLost{peer, reason});
+  for (const uint64_t handle : owed_) append(ProgramFailed{handle, -1, reason});
+  owed_.clear();
+}
+
+bool EventQueue::sealed() const {
+  const std::lock_guard lock(mutex_);
+  return sealed_;
 }
 
 std::vector<Event> EventQueue::drain() {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <mutex>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -32,7 +33,8 @@ struct PeerLost {
 };
 using Event = std::variant<ProgramDone, ProgramDrained, ProgramFailed, SlotComplete, PeerReady, PeerLost>;
 
-// Worker to Python: the eventfd is readable exactly while events wait.
+// Worker to Python: the eventfd is readable exactly while events wait. Knows which programs still owe their last event, so
+// that a worker that hangs can be spoken for.
 class EventQueue {
  public:
   EventQueue();
@@ -40,11 +42,18 @@ class EventQueue {
   EventQueue(const EventQueue&) = delete;
   EventQueue& operator=(const EventQueue&) = delete;
   int fd() const { return fd_; }
+  void armed(uint64_t handle);
   void push(Event event);
   std::vector<Event> drain();
+  // The worker hangs: ends every program that it owes an event for, reports the peers, and takes nothing from it any more.
+  void seal(const std::vector<int64_t>& peers, const std::string& reason);
+  bool sealed() const;
 
  private:
-  std::mutex mutex_;
+  void append(Event event);
+  mutable std::mutex mutex_;
+  std::set<uint64_t> owed_;  // handles of armed programs
+  bool sealed_ = false;
   std::vector<Event> events_;
   int fd_;
 };

@@ -1,12 +1,7 @@
 #include "fabric.hpp"
 
-#include <dlfcn.h>
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <new>
 
 #include "errors.hpp"
 #include "shared_memory.hpp"
@@ -14,136 +9,50 @@
 namespace pyfabric {
 namespace {
 
-constexpr uint32_t kApi = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
 constexpr size_t kQueueEntries = 16384;
-constexpr uint64_t kImmediateBytes = 4;
+constexpr size_t kBatch = 64;
+constexpr int kKeyAttempts = 16;
 
-Info make_hints(const std::string& provider) {
-  Info hints(fi_allocinfo());
-  if (!hints) throw std::bad_alloc();
-  hints->caps = FI_MSG | FI_RMA;
-  hints->mode = FI_CONTEXT | FI_CONTEXT2;
-  hints->ep_attr->type = FI_EP_RDM;
-  hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-  hints->domain_attr->threading = FI_THREAD_SAFE;
-  // Our worker drives progress; a provider thread beside it would only take a core from it.
-  hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
-  hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
-  hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
-  if (!provider.empty()) hints->fabric_attr->prov_name = strdup(provider.c_str());
-  return hints;
-}
-
-Info query(const std::string& provider, const std::string& node, int& rc) {
-  Info hints = make_hints(provider);
-  fi_info* found = nullptr;
-  const char* where = node.empty() ? nullptr : node.c_str();
-  rc = fi_getinfo(kApi, where, nullptr, where ? FI_SOURCE : 0, hints.get(), &found);
-  return Info(found);
-}
-
-bool usable(const fi_info& info) { return info.domain_attr->cq_data_size >= kImmediateBytes; }
-
-// Names tried for a request, best first. Native RDM over sockets is `net` on 1.16-1.17 and `tcp` from 1.18 on, where
-// 1.17 answers a request for `tcp` with the slower tcp;ofi_rxm.
-std::vector<std::string> candidates(const std::string& wanted) {
-  const std::vector<std::string> sockets{"tcp", "net", "tcp;ofi_rxm"};
-  if (wanted == "tcp") return sockets;
-  if (wanted == "verbs") return {"verbs;ofi_rxm", "verbs"};
-  if (wanted != "auto") return {wanted};
-  std::vector<std::string> all{"efa", "verbs;ofi_rxm"};
-  all.insert(all.end(), sockets.begin(), sockets.end());
-  return all;
-}
-
-bool takes_node(const std::string& provider) {
-  // shm given a node makes two processes share one name; NIC providers are found by device, not by address.
-  return provider == "tcp" || provider == "net" || provider == "tcp;ofi_rxm";
-}
-
-Info choose(const std::string& wanted, const std::string& node) {
-  if (wanted == "shm" && FI_MAJOR(fi_version()) < 2)
-    throw FabricFailure(FI_ENOSYS, "provider shm needs libfabric >= 2.0: before it, a delivery-complete write whose "
-                                   "target is gone never completes; loaded is " + library_version() + " at " + library_path());
-  int rc = -FI_ENODATA;
-  for (const auto& name : candidates(wanted)) {
-    for (Info info = query(name, takes_node(name) ? node : "", rc); info;) {
-      if (info->fabric_attr->prov_name == name && usable(*info)) {
-        Info one(fi_dupinfo(info.get()));
-        return one;
-      }
-      fi_info* next = info->next;
-      info->next = nullptr;
-      info.reset(next);
-    }
+class FabricRegistration : public Registration {
+ public:
+  explicit FabricRegistration(fid_mr* mr) : mr_(mr) {
+    descriptor = fi_mr_desc(mr);
+    key = fi_mr_key(mr);
   }
-  throw FabricFailure(rc ? -rc : FI_ENODATA, "no provider for \"" + wanted + "\" with RDM, RMA and 4 bytes of CQ data on node " +
-                                                 node + " in libfabric " + library_version() + " at " + library_path());
+
+ private:
+  Fid<fid_mr> mr_;
+};
+
+uint64_t random_key(size_t key_bytes) {
+  const uint64_t key = random_bits();
+  return key_bytes >= sizeof key ? key : key & ((uint64_t(1) << (8 * key_bytes)) - 1);
 }
 
 }  // namespace
 
-std::string describe(int code) { return fi_strerror(code); }
-
-void check(long rc, const std::string& operation) {
-  if (rc < 0) throw FabricFailure(int(-rc), operation + ": " + describe(int(-rc)));
-}
-
-std::string library_path() {
-  Dl_info found{};
-  if (!dladdr(reinterpret_cast<void*>(&fi_version), &found) || !found.dli_fname) return "unknown";
-  return found.dli_fname;
-}
-
-std::string library_version() {
-  const uint32_t version = fi_version();
-  return std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version));
-}
-
-std::vector<ProviderInfo> list_providers() {
-  int rc = 0;
-  Info all = query("", "", rc);
-  if (rc == -FI_ENODATA) return {};
-  check(rc, "fi_getinfo");
-  std::vector<ProviderInfo> found;
-  for (const fi_info* i = all.get(); i; i = i->next) {
-    if (!usable(*i)) continue;
-    const auto& d = *i->domain_attr;
-    found.push_back({i->fabric_attr->prov_name, d.name, d.cq_data_size, i->tx_attr->inject_size, i->tx_attr->size,
-                     i->tx_attr->iov_limit, i->tx_attr->rma_iov_limit, i->ep_attr->max_msg_size,
-                     bool(d.mr_mode & FI_MR_VIRT_ADDR), bool(d.mr_mode & FI_MR_PROV_KEY), bool(d.mr_mode & FI_MR_LOCAL),
-                     i->nic != nullptr});
-  }
-  return found;
-}
-
-uint64_t random_bits() {
-  uint64_t bits = 0;
-  if (getrandom(&bits, sizeof bits, 0) != ssize_t(sizeof bits)) throw FabricFailure(EIO, "getrandom");
-  return bits;
-}
-
-Fabric::Fabric(const std::string& wanted, const std::string& node) : info(choose(wanted, node)) {
-  if (info->addr_format == FI_ADDR_STR) sweep_shared_memory();
+Fabric::Fabric(const std::string& wanted, const std::string& node, const std::string& domain) : info_(choose(wanted, node, domain)) {
+  const bool shared_memory = info_->addr_format == FI_ADDR_STR;
+  if (shared_memory) sweep_shared_memory();
   const std::string at = " (provider " + provider() + ", " + library_path() + ")";
   fid_fabric* f = nullptr;
-  check(fi_fabric(info->fabric_attr, &f, nullptr), "fi_fabric" + at);
-  fabric.reset(f);
+  check(fi_fabric(info_->fabric_attr, &f, nullptr), "fi_fabric" + at);
+  fabric_.reset(f);
   fid_domain* d = nullptr;
-  check(fi_domain(f, info.get(), &d, nullptr), "fi_domain" + at);
-  domain.reset(d);
+  check(fi_domain(f, info_.get(), &d, nullptr), "fi_domain" + at);
+  domain_.reset(d);
   open_queue();
   fi_av_attr av_attr{};
   av_attr.type = FI_AV_UNSPEC;
   fid_av* a = nullptr;
   check(fi_av_open(d, &av_attr, &a, nullptr), "fi_av_open" + at);
-  av.reset(a);
+  av_.reset(a);
   fid_ep* e = nullptr;
-  check(fi_endpoint(d, info.get(), &e, nullptr), "fi_endpoint" + at);
-  ep.reset(e);
+  check(fi_endpoint(d, info_.get(), &e, nullptr), "fi_endpoint" + at);
+  ep_.reset(e);
   check(fi_ep_bind(e, &a->fid, 0), "fi_ep_bind(av)" + at);
-  check(fi_ep_bind(e, &cq->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind(cq)" + at);
-  if (info->addr_format == FI_ADDR_STR) {
+  check(fi_ep_bind(e, &cq_->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind(cq)" + at);
+  if (shared_memory) {
     // The provider's own names repeat within a process: a stale address would reach whoever opened the next endpoint.
     const std::string name = "fi_shm://" + shared_memory_name();
     check(fi_setname(&e->fid, const_cast<char*>(name.c_str()), name.size() + 1), "fi_setname" + at);
@@ -156,33 +65,108 @@ void Fabric::open_queue() {
   attr.format = FI_CQ_FORMAT_DATA;
   attr.size = kQueueEntries;
   // shm has no descriptor that wakes a sleeper reliably (its blocking read hung): the worker naps instead.
-  attr.wait_obj = info->addr_format == FI_ADDR_STR ? FI_WAIT_NONE : FI_WAIT_FD;
+  attr.wait_obj = info_->addr_format == FI_ADDR_STR ? FI_WAIT_NONE : FI_WAIT_FD;
   fid_cq* opened = nullptr;
-  int rc = fi_cq_open(domain.get(), &attr, &opened, nullptr);
+  int rc = fi_cq_open(domain_.get(), &attr, &opened, nullptr);
   if (rc && attr.wait_obj == FI_WAIT_FD) {
     attr.wait_obj = FI_WAIT_NONE;
-    rc = fi_cq_open(domain.get(), &attr, &opened, nullptr);
+    rc = fi_cq_open(domain_.get(), &attr, &opened, nullptr);
   }
   check(rc, "fi_cq_open");
-  cq.reset(opened);
-  if (attr.wait_obj == FI_WAIT_FD && fi_control(&opened->fid, FI_GETWAIT, &wait_fd)) wait_fd = -1;
+  cq_.reset(opened);
+  if (attr.wait_obj == FI_WAIT_FD && fi_control(&opened->fid, FI_GETWAIT, &wait_fd_)) wait_fd_ = -1;
 }
 
-uint64_t Fabric::write_extents() const {
-  return std::max<uint64_t>(1, std::min(info->tx_attr->iov_limit, info->tx_attr->rma_iov_limit));
+RailLimits Fabric::limits() const {
+  const uint64_t extents = std::min(info_->tx_attr->iov_limit, info_->tx_attr->rma_iov_limit);
+  return {std::max<uint64_t>(1, extents), info_->ep_attr->max_msg_size, info_->tx_attr->inject_size, info_->tx_attr->size};
 }
 
-std::string Fabric::endpoint_name() const {
+std::string Fabric::endpoint() const {
   std::string name(256, '\0');
   size_t size = name.size();
-  int rc = fi_getname(&ep->fid, name.data(), &size);
+  int rc = fi_getname(&ep_->fid, name.data(), &size);
   if (rc == -FI_ETOOSMALL) {
     name.resize(size);
-    rc = fi_getname(&ep->fid, name.data(), &size);
+    rc = fi_getname(&ep_->fid, name.data(), &size);
   }
   check(rc, "fi_getname");
   name.resize(size);
   return name;
 }
+
+std::unique_ptr<Registration> Fabric::open(uint64_t address, uint64_t nbytes, uint64_t access) {
+  for (int attempt = 0;; ++attempt) {
+    const bool assigned = info_->domain_attr->mr_mode & FI_MR_PROV_KEY;
+    const uint64_t key = assigned ? 0 : random_key(info_->domain_attr->mr_key_size);
+    fid_mr* mr = nullptr;
+    const int rc = fi_mr_reg(domain_.get(), reinterpret_cast<void*>(address), nbytes, access, 0, key, 0, &mr, nullptr);
+    if (rc == 0) return std::make_unique<FabricRegistration>(mr);
+    if (rc != -FI_ENOKEY || attempt == kKeyAttempts) check(rc, "fi_mr_reg of " + std::to_string(nbytes) + " bytes");
+  }
+}
+
+std::unique_ptr<Registration> Fabric::register_local(uint64_t address, uint64_t nbytes, const Backing&) {
+  return open(address, nbytes, FI_WRITE | FI_READ);
+}
+
+std::unique_ptr<Registration> Fabric::register_target(uint64_t address, uint64_t nbytes) {
+  return open(address, nbytes, FI_REMOTE_WRITE);
+}
+
+long Fabric::add_peer(const std::string& endpoint, uint64_t& peer) {
+  const int got = fi_av_insert(av_.get(), endpoint.data(), 1, &peer, 0, nullptr);
+  return got == 1 ? 0 : got < 0 ? got : -FI_EINVAL;
+}
+
+void Fabric::remove_peer(uint64_t peer) { fi_av_remove(av_.get(), &peer, 1, 0); }
+
+long Fabric::post(const Write& w) {
+  const fi_msg_rma message{w.local, w.descriptors, w.extents, w.peer, w.remote, w.extents, w.context, w.immediate};
+  return fi_writemsg(ep_.get(), &message, (w.counted ? FI_REMOTE_CQ_DATA : 0) | FI_DELIVERY_COMPLETE | FI_COMPLETION);
+}
+
+size_t Fabric::poll(Completion* out, size_t most) {
+  fi_cq_data_entry entries[kBatch];
+  const ssize_t got = fi_cq_read(cq_.get(), entries, std::min(most, kBatch));
+  if (got == -FI_EAVAIL) return take_error(out);
+  size_t count = 0;
+  for (ssize_t i = 0; i < got; ++i) {
+    // FI_REMOTE_CQ_DATA alone does not tell the sides apart (one provider sets it at the source too).
+    if (entries[i].flags & FI_REMOTE_WRITE) out[count++] = {Completion::Kind::kImmediate, uint32_t(entries[i].data)};
+    else if (entries[i].op_context) out[count++] = {Completion::Kind::kDelivered, 0, entries[i].op_context};
+  }
+  return count;
+}
+
+// The far side of a write of the peer reports its error there: here it is a failure without a context.
+size_t Fabric::take_error(Completion* out) {
+  fi_cq_err_entry entry{};
+  if (fi_cq_readerr(cq_.get(), &entry, 0) <= 0) return 0;
+  const bool ours = entry.op_context && !(entry.flags & FI_REMOTE_WRITE);
+  *out = {Completion::Kind::kFailed, 0, ours ? entry.op_context : nullptr, 0, entry.err, entry.prov_errno};
+  return 1;
+}
+
+std::string Fabric::explain(const Completion& failed) const {
+  std::string error = describe(failed.error);
+  if (!failed.detail || failed.detail == failed.error) return error;
+  char text[256] = {};
+  const char* detail = fi_cq_strerror(cq_.get(), failed.detail, nullptr, text, sizeof text);
+  return detail && error != detail ? error + " (" + detail + ")" : error;
+}
+
+bool Fabric::may_sleep() {
+  if (wait_fd_ < 0) return true;
+  fid* queue = &cq_->fid;
+  return fi_trywait(fabric_.get(), &queue, 1) == FI_SUCCESS;
+}
+
+void Fabric::sever(uint64_t, const std::string& endpoint, const Address& target) {
+  cut_connections_to(endpoint);
+  cut_accepted(this->endpoint(), &target);  // one connection serves both directions, whoever opened it
+}
+
+std::vector<CutSocket> Fabric::cut_incoming(const Address* writer) { return cut_accepted(endpoint(), writer); }
 
 }  // namespace pyfabric

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "rail.hpp"
+
 namespace pyfabric {
 
 template <class T>
@@ -38,31 +40,45 @@ std::string library_path();
 std::string library_version();
 uint64_t random_bits();
 
+// The fi_info to open: socket providers are found by the local address `node`, others by the name of their `domain` (empty: the first).
+Info choose(const std::string& wanted, const std::string& node, const std::string& domain);
+
 // One fabric, domain, endpoint, completion queue and address vector. Closed in reverse order of opening.
-class Fabric {
+class Fabric : public Rail {
  public:
-  Fabric(const std::string& provider, const std::string& node);
+  Fabric(const std::string& provider, const std::string& node, const std::string& domain);
 
-  std::string provider() const { return info->fabric_attr->prov_name; }
-  bool virtual_addresses() const { return info->domain_attr->mr_mode & FI_MR_VIRT_ADDR; }
-  bool provider_keys() const { return info->domain_attr->mr_mode & FI_MR_PROV_KEY; }
-  uint64_t write_extents() const;    // local and remote extents that one write may carry
-  uint64_t window() const { return info->tx_attr->size; }
-  uint64_t max_write_bytes() const { return info->ep_attr->max_msg_size; }
-  uint64_t inject_bytes() const { return info->tx_attr->inject_size; }
-  std::string endpoint_name() const;
-  void close_endpoint() { ep.reset(); }
+  std::string provider() const override { return info_->fabric_attr->prov_name; }
+  std::string domain() const override { return info_->domain_attr->name; }
+  std::string endpoint() const override;
+  bool virtual_addresses() const override { return info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR; }
+  RailLimits limits() const override;
+  std::unique_ptr<Registration> register_local(uint64_t address, uint64_t nbytes, const Backing& backing) override;
+  std::unique_ptr<Registration> register_target(uint64_t address, uint64_t nbytes) override;
 
-  Info info;
-  Fid<fid_fabric> fabric;
-  Fid<fid_domain> domain;
-  Fid<fid_cq> cq;
-  Fid<fid_av> av;
-  Fid<fid_ep> ep;
-  int wait_fd = -1;  // readable when the CQ wants progress; -1 where the provider has none that works
+  long add_peer(const std::string& endpoint, uint64_t& peer) override;
+  void remove_peer(uint64_t peer) override;
+  long post(const Write& write) override;
+  size_t poll(Completion* out, size_t most) override;
+  std::string explain(const Completion& failed) const override;
+  bool may_sleep() override;
+  int wait_fd() const override { return wait_fd_; }
+  void sever(uint64_t peer, const std::string& endpoint, const Address& target) override;
+  std::vector<CutSocket> cut_incoming(const Address* writer) override;
+  void close_endpoint() override { ep_.reset(); }
 
  private:
+  std::unique_ptr<Registration> open(uint64_t address, uint64_t nbytes, uint64_t access);
   void open_queue();
+  size_t take_error(Completion* out);
+
+  Info info_;
+  Fid<fid_fabric> fabric_;
+  Fid<fid_domain> domain_;
+  Fid<fid_cq> cq_;
+  Fid<fid_av> av_;
+  Fid<fid_ep> ep_;
+  int wait_fd_ = -1;
 };
 
 }  // namespace pyfabric

@@ -10,13 +10,6 @@
 namespace pyfabric {
 namespace {
 
-constexpr int kKeyAttempts = 16;
-
-uint64_t random_key(size_t key_bytes) {
-  const uint64_t key = random_bits();
-  return key_bytes >= sizeof key ? key : key & ((uint64_t(1) << (8 * key_bytes)) - 1);
-}
-
 // True when every byte is mapped with the permission. A provider that copies with the CPU would fault on anything else.
 bool mapped(uint64_t address, uint64_t nbytes, char permission) {
   const size_t column = permission == 'w' ? 1 : 0;
@@ -39,37 +32,30 @@ bool mapped(uint64_t address, uint64_t nbytes, char permission) {
 
 }  // namespace
 
-Region::Region(std::shared_ptr<Fabric> fabric, uint64_t address, uint64_t nbytes)
-    : fabric_(std::move(fabric)), address_(address), nbytes_(nbytes) {
+Region::Region(Rails rails, uint64_t address, uint64_t nbytes, const Backing& backing)
+    : rails_(std::move(rails)), address_(address), nbytes_(nbytes) {
   if (nbytes == 0 || address == 0 || address + nbytes < address)
     throw std::invalid_argument("register: address and nbytes must name a non-empty range");
   if (!mapped(address, nbytes, 'r')) throw std::invalid_argument("register: the range is not mapped readable memory");
-  local_ = open(FI_WRITE | FI_READ);
-  descriptor_ = fi_mr_desc(local_.get());
-}
-
-Fid<fid_mr> Region::open(uint64_t access) const {
-  for (int attempt = 0;; ++attempt) {
-    const uint64_t key = fabric_->provider_keys() ? 0 : random_key(fabric_->info->domain_attr->mr_key_size);
-    fid_mr* mr = nullptr;
-    const int rc = fi_mr_reg(fabric_->domain.get(), reinterpret_cast<void*>(address_), nbytes_, access, 0, key, 0, &mr, nullptr);
-    if (rc == 0) return Fid<fid_mr>(mr);
-    if (rc != -FI_ENOKEY || attempt == kKeyAttempts) check(rc, "fi_mr_reg of " + std::to_string(nbytes_) + " bytes");
+  for (const auto& rail : rails_) {
+    local_.push_back(rail->register_local(address, nbytes, backing));
+    readable_ = readable_ && local_.back();
+    descriptors_.push_back(local_.back() ? local_.back()->descriptor : nullptr);
   }
 }
 
 Grant Region::grant(const std::string& peer, std::optional<Address> writer) {
   const std::lock_guard lock(mutex_);
   if (closed_) throw std::invalid_argument("grant: the region is closed");
-  Holder& holder = grants_[peer];
-  if (!holder.mr) {
-    if (!mapped(address_, nbytes_, 'w')) {
-      grants_.erase(peer);
-      throw std::invalid_argument("grant: the region is not writable memory");
-    }
-    holder = {open(FI_REMOTE_WRITE), std::move(writer)};
+  if (!grants_.contains(peer)) {
+    if (!mapped(address_, nbytes_, 'w')) throw std::invalid_argument("grant: the region is not writable memory");
+    Holder holder{{}, std::move(writer)};
+    for (const auto& rail : rails_) holder.registrations.push_back(rail->register_target(address_, nbytes_));
+    grants_.emplace(peer, std::move(holder));
   }
-  return {fabric_->virtual_addresses() ? address_ : 0, fi_mr_key(holder.mr.get()), nbytes_};
+  Grant grant{rails_[0]->virtual_addresses() ? address_ : 0, nbytes_, {}};
+  for (const auto& registration : grants_.at(peer).registrations) grant.keys.push_back(registration->key);
+  return grant;
 }
 
 bool Region::revoke(const std::string& peer, std::optional<Address>& writer) {
@@ -87,18 +73,18 @@ void Region::close() {
   closed_ = true;  // before the look at the readers: arm() looks at closed_ after it has counted itself in
   if (readers.load() > 0) {
     closed_ = false;
-    throw FabricFailure(FI_EBUSY, "close: " + std::to_string(readers.load()) + " programs that have not ended read from the region");
+    throw FabricFailure(EBUSY, "close: " + std::to_string(readers.load()) + " programs that have not ended read from the region");
   }
   grants_.clear();
-  local_.reset();
+  local_.clear();
 }
 
 void Region::close_by_engine() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
   grants_.clear();
-  local_.reset();
-  fabric_.reset();
+  local_.clear();
+  rails_.clear();
 }
 
 }  // namespace pyfabric

@@ -6,27 +6,31 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "address.hpp"
-#include "fabric.hpp"
+#include "rail.hpp"
 
 namespace pyfabric {
 
-// Where a remote writer may write: address = base + offset, under `key`.
+// Where a remote writer may write: address = base + offset, under the key of the rail that it comes by.
 struct Grant {
-  uint64_t base, key, nbytes;
+  uint64_t base, nbytes;
+  std::vector<uint64_t> keys;
 };
 
 // Memory of the caller, registered once for reading by our own writes and once more for each peer that was granted it.
 class Region {
  public:
   // Throws std::invalid_argument unless [address, address + nbytes) is mapped and readable.
-  Region(std::shared_ptr<Fabric> fabric, uint64_t address, uint64_t nbytes);
+  Region(Rails rails, uint64_t address, uint64_t nbytes, const Backing& backing);
 
   uint64_t address() const { return address_; }
   uint64_t nbytes() const { return nbytes_; }
   bool closed() const { return closed_.load(); }
-  void* descriptor() const { return descriptor_; }
+  // False where the rails read the source through its memfd and this memory has none.
+  bool readable() const { return readable_; }
+  void* descriptor(size_t rail) const { return descriptors_[rail]; }
   // `writer` is the address of the peer's engine, where it is known: it narrows down what a revoke has to cut.
   Grant grant(const std::string& peer, std::optional<Address> writer);
   // Closes the peer's registration and hands out what grant() was told. False when the peer holds none.
@@ -37,16 +41,16 @@ class Region {
 
  private:
   struct Holder {
-    Fid<fid_mr> mr;
+    std::vector<std::unique_ptr<Registration>> registrations;
     std::optional<Address> writer;
   };
-  Fid<fid_mr> open(uint64_t access) const;
-  std::shared_ptr<Fabric> fabric_;
+  Rails rails_;
   uint64_t address_, nbytes_;
   std::atomic<bool> closed_{false};
-  void* descriptor_ = nullptr;
+  bool readable_ = true;
+  std::vector<void*> descriptors_;
   std::mutex mutex_;
-  Fid<fid_mr> local_;
+  std::vector<std::unique_ptr<Registration>> local_;
   std::map<std::string, Holder> grants_;
 };
 

@@ -8,6 +8,7 @@
 #include "arguments.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
+#include "fabric.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -67,7 +68,7 @@ void raise_failure(const std::exception_ptr& pointer, void*) {
 void bind_memory(nb::module_& m) {
   nb::class_<Grant>(m, "Grant")
       .def_ro("base", &Grant::base)
-      .def_ro("key", &Grant::key)
+      .def_prop_ro("keys", [](const Grant& g) { return nb::tuple(nb::cast(g.keys)); })
       .def_ro("nbytes", &Grant::nbytes);
   nb::class_<Region>(m, "Region")
       .def_prop_ro("address", &Region::address)
@@ -85,20 +86,26 @@ void bind_engine(nb::module_& m) {
   nb::class_<Engine>(m, "Engine")
       .def("__init__",
            [](Engine* self, const std::string& provider, const std::string& node, uint32_t weight_bits, uint64_t slots,
-              double post_deadline_s, bool spin) {
+              double post_deadline_s, bool spin, std::vector<std::string> domains) {
              const nb::gil_scoped_release released;
-             new (self) Engine({provider, node, weight_bits, slots, post_deadline_s, spin});
+             new (self) Engine({provider, node, weight_bits, slots, post_deadline_s, spin, std::move(domains)});
            },
-           nb::kw_only(), "provider"_a, "node"_a, "weight_bits"_a, "slots"_a, "post_deadline_s"_a, "spin"_a)
-      .def("start", &Engine::start, Released())
+           nb::kw_only(), "provider"_a, "node"_a, "weight_bits"_a, "slots"_a, "post_deadline_s"_a, "spin"_a, "domains"_a)
+      .def("start", &Engine::start, "cpus"_a, Released())
       .def("close", &Engine::close, Released())
       .def_prop_ro("provider", &Engine::provider)
+      .def_prop_ro("domains", &Engine::domains)
       .def_prop_ro("virtual_addresses", &Engine::virtual_addresses)
       .def_prop_ro("address", [](const Engine& e) { return nb::bytes(e.address().data(), e.address().size()); })
       .def_prop_ro("write_extents", [](const Engine& e) { return e.limits().write_extents; })
       .def("fileno", &Engine::fileno)
       .def("poll", &poll)
-      .def("register_memory", &Engine::register_memory, "address"_a, "nbytes"_a, Released())
+      .def("register_memory",
+           [](Engine& e, uint64_t address, uint64_t nbytes, int fd, uint64_t offset) {
+             const nb::gil_scoped_release released;
+             return e.register_memory(address, nbytes, {fd, offset});
+           },
+           "address"_a, "nbytes"_a, "fd"_a, "fd_offset"_a)
       .def("revoke", &Engine::revoke, "region"_a, "peer"_a, Released())
       .def("connect", [](Engine& e, nb::bytes blob) { return e.connect(std::string(blob.c_str(), blob.size())); }, "address"_a)
       .def("warm", &Engine::warm, "peer"_a)
@@ -108,7 +115,8 @@ void bind_engine(nb::module_& m) {
       .def("counter", &Engine::counter)
       .def("arm", &arm, "counter"_a, "thresholds"_a, "slot"_a, "lanes"_a)
       .def("cancel", &Engine::cancel, "handle"_a)
-      .def("stats", &Engine::stats);
+      .def("stats", &Engine::stats)
+      .def("peer_stats", &Engine::peer_stats, "peer"_a);
 }
 
 void bind_library(nb::module_& m) {

@@ -2,7 +2,6 @@
 
 #include "clock.hpp"
 #include "errors.hpp"
-#include "sockets.hpp"
 #include "worker.hpp"
 
 namespace pyfabric {
@@ -10,6 +9,7 @@ namespace {
 
 constexpr int64_t kSeverNs = 1'000'000'000;  // after its connection is cut, a lost peer's writes get this long to come back
 constexpr uint64_t kStalePasses = 64;
+constexpr int64_t kProbeNs = 3'000'000'000;  // the control plane's heartbeats give a peer as long
 
 }  // namespace
 
@@ -18,14 +18,27 @@ Peer* Worker::find_peer(int64_t id) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-void Worker::add_peer(int64_t id, Address target) {
-  submit([this, id, target = std::move(target)] {
-    auto peer = std::make_unique<Peer>();
-    peer->id = id;
-    peer->target = target;
-    const int got = fi_av_insert(fabric_->av.get(), target.endpoint.data(), 1, &peer->address, 0, nullptr);
-    Peer& kept = *(peers_[id] = std::move(peer));
-    if (got != 1) lose(kept, "fi_av_insert: " + describe(got < 0 ? -got : FI_EINVAL), now_ns());
+// Rail i of ours meets rail i of the peer's; the side that has fewer uses them again.
+void Worker::add_peer(int64_t id, Address target, std::shared_ptr<PeerTallies> tallies) {
+  submit([this, id, target = std::move(target), tallies = std::move(tallies)] {
+    auto made = std::make_unique<Peer>();
+    made->id = id;
+    made->target = target;
+    made->tallies = tallies;
+    Peer& peer = *(peers_[id] = std::move(made));
+    const size_t links = std::max(rails_.size(), target.rails.size());
+    peer.links.reserve(links);
+    for (size_t i = 0; i < links; ++i) {
+      Link& link = peer.links.emplace_back();
+      link.peer = &peer;
+      link.rail = i % rails_.size();
+      link.remote = i % target.rails.size();
+      const long rc = rails_[link.rail]->add_peer(target.rails[link.remote].endpoint, link.address);
+      if (rc == 0) continue;
+      peer.links.pop_back();
+      peer.reachable = false;
+      return lose(peer, "the provider refuses its address: " + describe(int(-rc)), now_ns());
+    }
   });
 }
 
@@ -33,10 +46,11 @@ void Worker::warm(int64_t id) {
   submit([this, id] {
     Peer* peer = find_peer(id);
     if (!peer || peer->state == PeerState::kClosing) return;
-    if (peer->address == FI_ADDR_UNSPEC) return events_->push(PeerLost{id, peer->reason});
+    if (!peer->reachable) return events_->push(PeerLost{id, peer->reason});
     peer->state = PeerState::kOpen;
-    peer->blocked_since = 0;
-    peer->warm_wanted = true;
+    peer->cool();
+    peer->announce = true;
+    for (Link& link : peer->links) link.warmth = Link::Warmth::kWanted;
   });
 }
 
@@ -45,9 +59,8 @@ void Worker::disconnect(int64_t id) {
     Peer* peer = find_peer(id);
     if (!peer) return;
     peer->state = PeerState::kClosing;
-    peer->warm_wanted = false;
     peer->reason = "disconnected";
-    peer->blocked_since = 0;
+    peer->cool();
     fail_programs(*peer, peer->reason);
   });
 }
@@ -87,39 +100,54 @@ void Worker::fail_programs(const Peer& peer, const std::string& reason) {
   }
 }
 
+// A write failed. Whether the peer is gone or only refused it (a revoked key), a probe must tell: on sockets both look alike.
+void Worker::suspect(Peer& peer, int64_t now) {
+  if (peer.state != PeerState::kOpen || peer.suspected_ns) return;
+  peer.suspected_ns = now;
+  for (Link& link : peer.links)
+    if (link.warmth == Link::Warmth::kIdle) link.warmth = Link::Warmth::kWanted;
+}
+
 void Worker::lose(Peer& peer, const std::string& reason, int64_t now) {
   if (peer.state == PeerState::kLost) return;
   if (peer.state == PeerState::kOpen) {
     peer.reason = reason;
     events_->push(PeerLost{peer.id, reason});
+    bump(peer.tallies->lost, 1);
   }
   peer.state = PeerState::kLost;
   peer.lost_ns = now;
-  peer.warm_wanted = false;
-  peer.blocked_since = 0;
+  peer.cool();
   tallies.peers_lost.fetch_add(1, std::memory_order_relaxed);
-  if (peer.in_flight > 0) {
-    cut_connections_to(peer.target.endpoint);
-    cut_accepted(endpoint_, &peer.target);  // one connection serves both directions, whoever opened it
-  }
+  for (Link& link : peer.links)
+    if (link.in_flight > 0) rails_[link.rail]->sever(link.address, peer.target.rails[link.remote].endpoint, peer.target);
   fail_programs(peer, peer.reason);
+}
+
+void Worker::lose_gone(const Rail& rail, uint64_t address, int64_t now) {
+  for (auto& [id, peer] : peers_)
+    for (const Link& link : peer->links)
+      if (rails_[link.rail].get() == &rail && link.address == address) return lose(*peer, "its process is gone", now);
 }
 
 // Writes that never came back although their connection was cut: their programs end, their contexts stay reserved.
 void Worker::abandon(Peer& peer) {
   for (Op& op : ops_) {
-    if (op.peer != &peer) continue;
+    if (!op.link || op.link->peer != &peer) continue;
     Program* program = op.program;
-    op.peer = nullptr;
+    if (op.warming) op.link->warmth = Link::Warmth::kIdle;
+    op.link = nullptr;
     op.program = nullptr;
     --in_flight_;
     tallies.in_flight.fetch_sub(1, std::memory_order_relaxed);
+    peer.tallies->in_flight.fetch_sub(1, std::memory_order_relaxed);
     tallies.abandoned.fetch_add(1, std::memory_order_relaxed);
     if (!program) continue;
     --program->in_flight;
     settle(*program);
   }
   peer.in_flight = 0;
+  for (Link& link : peer.links) link.in_flight = 0;
 }
 
 void Worker::check_deadline(Peer& peer, int64_t now) {
@@ -127,13 +155,16 @@ void Worker::check_deadline(Peer& peer, int64_t now) {
     if (peer.in_flight > 0 && now - peer.lost_ns > kSeverNs) abandon(peer);
     return;
   }
-  // Every pass tries again while someone wants to post: a row of EAGAIN that nobody prolongs belongs to a program that ended.
-  if (peer.blocked_since && peer.blocked_pass + kStalePasses < passes_.load(std::memory_order_relaxed)) peer.blocked_since = 0;
-  const std::string seconds = std::to_string(double(options_.deadline_ns) / 1e9) + " s";
-  if (peer.blocked_since && now - peer.blocked_since > options_.deadline_ns)
-    lose(peer, "no write could be posted for " + seconds, now);
-  else if (peer.in_flight > 0 && now - peer.progress_ns > options_.deadline_ns)
-    lose(peer, "no write completed for " + seconds, now);
+  const int64_t deadline = options_.deadline_ns;
+  const std::string seconds = std::to_string(double(deadline) / 1e9) + " s";
+  for (Link& link : peer.links) {
+    // Every pass tries again while someone wants to post: a row of EAGAIN that nobody prolongs belongs to a program that ended.
+    if (link.blocked_since && link.blocked_pass + kStalePasses < passes_.load(std::memory_order_relaxed)) link.blocked_since = 0;
+    if (link.blocked_since && now - link.blocked_since > deadline) return lose(peer, "no write could be posted for " + seconds, now);
+  }
+  if (peer.in_flight > 0 && now - peer.progress_ns > deadline) return lose(peer, "no write completed for " + seconds, now);
+  if (peer.suspected_ns && now - peer.suspected_ns > std::min(deadline, kProbeNs))
+    lose(peer, "a write failed and the peer does not answer since", now);
 }
 
 void Worker::check_deadlines(int64_t now) {
@@ -150,7 +181,7 @@ void Worker::forget_closed_peers() {
     for (auto& program : programs_)
       for (auto& lane : program->lanes)
         if (lane.peer == &peer) return false;
-    if (peer.address != FI_ADDR_UNSPEC) fi_av_remove(fabric_->av.get(), &peer.address, 1, 0);
+    for (const Link& link : peer.links) rails_[link.rail]->remove_peer(link.address);
     return true;
   });
 }

@@ -1,3 +1,5 @@
+#include <rdma/fi_errno.h>
+
 #include <algorithm>
 
 #include "clock.hpp"
@@ -10,8 +12,7 @@ namespace {
 constexpr int kPostsAPass = 64;  // then look at the completions again
 constexpr size_t kMostExtents = 16;
 constexpr uint64_t kWarmBytes = 8;
-
-void bump(Tally& tally, uint64_t n) { tally.store(tally.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
+constexpr int64_t kProbeGapNs = 10'000'000;
 
 // One write's scatter lists, on the stack.
 struct Message {
@@ -22,7 +23,7 @@ struct Message {
   uint64_t bytes = 0, weight = 0;
 };
 
-void fill(Message& m, const Lane& lane, const Limits& limits) {
+void fill(Message& m, const Lane& lane, const Link& link, const Limits& limits) {
   const LaneSpec& s = lane.spec;
   const uint64_t from = s.source->address() + s.source_layers[lane.layer] + s.source_offset;
   const uint64_t to = s.destination.base + s.destination_layers[lane.layer] + s.destination_offset;
@@ -32,8 +33,8 @@ void fill(Message& m, const Lane& lane, const Limits& limits) {
     const uint64_t bytes = lane.bytes(piece);
     if (m.pieces && (m.weight + piece.pages > limits.max_weight || m.bytes + bytes > limits.max_write_bytes)) return;
     m.local[m.pieces] = {reinterpret_cast<void*>(from + uint64_t(piece.source) * s.source_stride), bytes};
-    m.descriptors[m.pieces] = s.source->descriptor();
-    m.remote[m.pieces] = {to + uint64_t(piece.destination) * s.destination_stride, bytes, s.destination.key};
+    m.descriptors[m.pieces] = s.source->descriptor(link.rail);
+    m.remote[m.pieces] = {to + uint64_t(piece.destination) * s.destination_stride, bytes, s.destination.keys[link.remote]};
     m.weight += piece.pages;
     m.bytes += bytes;
   }
@@ -44,7 +45,7 @@ void fill(Message& m, const Lane& lane, const Limits& limits) {
 bool Worker::post_ready(int64_t now) {
   bool worked = false;
   for (auto& [id, peer] : peers_)
-    if (peer->warm_wanted) worked |= post_warm(*peer, now);
+    worked |= post_warm(*peer, now);
   int budget = kPostsAPass;
   for (auto& program : programs_) {
     if (budget <= 0) break;
@@ -70,25 +71,38 @@ bool Worker::post_program(Program& program, int64_t now, int& budget) {
   return worked;
 }
 
+// The next link of the lane's peer that takes a write now: they take turns, so that a batch uses every rail.
+Link* Worker::free_link(Lane& lane) const {
+  auto& links = lane.peer->links;
+  const uint64_t pass = passes_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < links.size(); ++i) {
+    Link& link = links[(lane.next_link + i) % links.size()];
+    if (link.in_flight >= windows_[link.rail] || link.blocked_pass == pass) continue;
+    lane.next_link = (lane.next_link + i + 1) % links.size();
+    return &link;
+  }
+  return nullptr;
+}
+
 bool Worker::post_lane(Program& program, Lane& lane, int64_t now) {
-  Peer& peer = *lane.peer;
-  if (program.ending != Ending::kNone || peer.in_flight >= fabric_->window()) return false;
-  if (peer.blocked_pass == passes_.load(std::memory_order_relaxed)) return false;
+  if (program.ending != Ending::kNone) return false;
+  Link* link = free_link(lane);
+  if (!link) return false;
   Message m;
-  fill(m, lane, limits_);
+  fill(m, lane, *link, limits_);
   Op& op = take_op();
   op.program = &program;
-  const uint64_t immediate = slots_->immediate(program.slot, m.weight);
-  const fi_msg_rma message{m.local, m.descriptors, m.pieces, peer.address, m.remote, m.pieces, &op, immediate};
-  const long rc = fi_writemsg(fabric_->ep.get(), &message, FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_COMPLETION);
-  if (!posted(peer, op, rc, now)) {
-    if (rc != -FI_EAGAIN) program.fail(peer.id, "fi_writemsg: " + describe(int(-rc)));
+  const uint32_t immediate = slots_->immediate(program.slot, m.weight);
+  const long rc = rails_[link->rail]->post({m.local, m.descriptors, m.remote, m.pieces, link->address, &op, immediate, true});
+  if (!posted(*link, op, rc, now)) {
+    if (rc != -FI_EAGAIN) program.fail(lane.peer->id, "posting a write: " + describe(int(-rc)));
     return false;
   }
   ++program.in_flight;
-  bump(tallies.writes_posted, 1);
-  bump(tallies.pages_posted, m.weight);
-  bump(tallies.bytes_posted, m.bytes);
+  PeerTallies& peer = *lane.peer->tallies;
+  bump(tallies.writes_posted, 1), bump(peer.writes_posted, 1);
+  bump(tallies.pages_posted, m.weight), bump(peer.pages_posted, m.weight);
+  bump(tallies.bytes_posted, m.bytes), bump(peer.bytes_posted, m.bytes);
   advance(program, lane, m.pieces);
   return true;
 }
@@ -103,35 +117,53 @@ void Worker::advance(Program& program, Lane& lane, uint32_t pieces) {
 }
 
 bool Worker::post_warm(Peer& peer, int64_t now) {
-  if (peer.blocked_pass == passes_.load(std::memory_order_relaxed)) return false;
+  bool worked = false;
+  for (Link& link : peer.links)
+    if (link.warmth == Link::Warmth::kWanted) worked |= post_warm(link, now);
+  return worked;
+}
+
+bool Worker::post_warm(Link& link, int64_t now) {
+  if (link.blocked_pass == passes_.load(std::memory_order_relaxed)) return false;
+  Peer& peer = *link.peer;
+  if (peer.suspected_ns && now - link.warmed_ns < kProbeGapNs) return false;
+  link.warmed_ns = now;
   iovec local{reinterpret_cast<void*>(scratch_->address()), kWarmBytes};
-  void* descriptor = scratch_->descriptor();
-  fi_rma_iov remote{peer.target.scratch_base, kWarmBytes, peer.target.scratch_key};
+  void* descriptor = scratch_->descriptor(link.rail);
+  fi_rma_iov remote{peer.target.scratch_base, kWarmBytes, peer.target.rails[link.remote].scratch_key};
   Op& op = take_op();
   op.warming = true;
-  const fi_msg_rma message{&local, &descriptor, 1, peer.address, &remote, 1, &op, 0};
-  const long rc = fi_writemsg(fabric_->ep.get(), &message, FI_DELIVERY_COMPLETE | FI_COMPLETION);
-  const bool done = posted(peer, op, rc, now);
-  if (!done && rc != -FI_EAGAIN) lose(peer, "fi_writemsg: " + describe(int(-rc)), now);
-  if (done) peer.warm_wanted = false;
+  const long rc = rails_[link.rail]->post({&local, &descriptor, &remote, 1, link.address, &op, 0, false});
+  const bool done = posted(link, op, rc, now);
+  if (done) link.warmth = Link::Warmth::kFlying;
+  else if (rc != -FI_EAGAIN) lose(peer, "warming write: " + describe(int(-rc)), now);
   return done;
 }
 
-bool Worker::posted(Peer& peer, Op& op, long rc, int64_t now) {
+bool Worker::posted(Link& link, Op& op, long rc, int64_t now) {
+  Peer& peer = *link.peer;
   if (rc == 0) {
-    if (peer.blocked_since) bump(tallies.eagain_ns, uint64_t(now - peer.blocked_since));
+    if (link.blocked_since) {
+      bump(tallies.eagain_ns, uint64_t(now - link.blocked_since));
+      bump(peer.tallies->eagain_ns, uint64_t(now - link.blocked_since));
+    }
     if (peer.in_flight++ == 0) peer.progress_ns = now;
-    peer.blocked_since = 0;
-    op.peer = &peer;
+    ++link.in_flight;
+    link.blocked_since = 0;
+    op.link = &link;
     bump(tallies.in_flight, 1);
+    bump(peer.tallies->in_flight, 1);
     ++in_flight_;
     return true;
   }
   give_op(op);
   if (rc == -FI_EAGAIN) {
     bump(tallies.eagain, 1);
-    peer.blocked_pass = passes_.load(std::memory_order_relaxed);
-    if (!peer.blocked_since) peer.blocked_since = now;
+    bump(peer.tallies->eagain, 1);
+    link.blocked_pass = passes_.load(std::memory_order_relaxed);
+    if (!link.blocked_since) link.blocked_since = now;
+  } else {
+    suspect(peer, now);
   }
   return false;
 }
@@ -149,7 +181,7 @@ Op& Worker::take_op() {
 
 void Worker::give_op(Op& op) {
   op.program = nullptr;
-  op.peer = nullptr;
+  op.link = nullptr;
   op.warming = false;
   free_ops_.push_back(&op);
 }

@@ -55,6 +55,7 @@ struct Lane {
   std::vector<Piece> pieces;
   uint64_t piece_limit = 1;  // pieces in one write
   uint32_t layer = 0, piece = 0;
+  size_t next_link = 0;  // of the peer: writes take turns on its links
   Peer* peer = nullptr;
   uint64_t bytes(const Piece& p) const { return p.pages * spec.nbytes; }
 };

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -115,8 +116,12 @@ std::map<uint16_t, std::set<uint64_t>> owners_of_ports() {
 std::function<bool(const Place&)> may_be(const Address* writer) {
   if (!writer) return [](const Place&) { return true; };
   if (writer->host != this_host()) {
-    const auto listens = place_of(writer->endpoint.data(), writer->endpoint.size());
-    return [listens](const Place& there) { return !listens || listens->same_ip(there); };
+    std::vector<Place> listens;
+    for (const Address::Rail& rail : writer->rails)
+      if (const auto place = place_of(rail.endpoint.data(), rail.endpoint.size())) listens.push_back(*place);
+    return [listens](const Place& there) {
+      return listens.empty() || std::any_of(listens.begin(), listens.end(), [&](const Place& place) { return place.same_ip(there); });
+    };
   }
   const auto inodes = inodes_of(writer->pid);
   if (!inodes) return [](const Place&) { return true; };

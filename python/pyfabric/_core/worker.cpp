@@ -24,16 +24,28 @@ constexpr int64_t kIdleNap = 5 * kMilli;     // 200 looks a second, ~0.2% of a c
 constexpr int64_t kArmedNap = 1 * kMilli;    // a mapped word may be bumped without the wake
 constexpr int64_t kBlockedNap = 100 * kMicro;
 constexpr int64_t kDeadlineNap = 20 * kMilli;
+constexpr int64_t kProbeNap = 10 * kMilli;
 constexpr int64_t kIdleSleep = 1000 * kMilli;
 constexpr int64_t kStopDrain = 1000 * kMilli;
 
+// The CPUs near the NIC. A refusal (CPUs outside our cpuset) leaves the thread where the scheduler puts it.
+void pin(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus)
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
 }  // namespace
 
-Worker::Worker(std::shared_ptr<Fabric> fabric, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events,
-               std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options,
-               std::string endpoint)
-    : fabric_(std::move(fabric)), waker_(std::move(waker)), events_(std::move(events)), slots_(std::move(slots)),
-      scratch_(std::move(scratch)), limits_(limits), options_(options), endpoint_(std::move(endpoint)) {}
+Worker::Worker(Rails rails, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events, std::shared_ptr<Slots> slots,
+               std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options)
+    : rails_(std::move(rails)), waker_(std::move(waker)), events_(std::move(events)), slots_(std::move(slots)),
+      scratch_(std::move(scratch)), limits_(limits), options_(options) {
+  for (const auto& rail : rails_) windows_.push_back(rail->limits().window);
+}
 
 void Worker::start(const std::shared_ptr<Worker>& self) {
   sigset_t all, before;
@@ -44,6 +56,7 @@ void Worker::start(const std::shared_ptr<Worker>& self) {
   self->thread_ = std::thread([self] {
     pthread_setname_np(pthread_self(), "pyfabric");
     prctl(PR_SET_TIMERSLACK, 1000);  // the default of 50 us would treble the short naps
+    pin(self->cpus_);
     self->run();
     const std::lock_guard lock(self->ended_mutex_);
     self->ended_ = true;
@@ -137,20 +150,26 @@ bool Worker::may_sleep() {
   if (command_waits_.load(std::memory_order_seq_cst) || stopping_.load(std::memory_order_seq_cst)) return false;
   for (auto& p : programs_)
     if (p->ending == Ending::kNone && p->released < p->layers() && p->thresholds[p->released] <= p->counter->value()) return false;
-  if (fabric_->wait_fd < 0) return true;
-  fid* queue = &fabric_->cq->fid;
-  return fi_trywait(fabric_->fabric.get(), &queue, 1) == FI_SUCCESS;
+  for (const auto& rail : rails_)
+    if (!rail->may_sleep()) return false;
+  return true;
+}
+
+bool Worker::can_wait() const {
+  return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->wait_fd() >= 0; });
 }
 
 // The longest sleep that is safe now, in ns. With a wait fd the provider wakes us; without one we must look.
 int64_t Worker::nap(int64_t now) {
-  const bool has_fd = fabric_->wait_fd >= 0;
+  const bool has_fd = can_wait();
   const bool due = in_flight_ > 0 || slots_->waiting() > 0;
   int64_t longest = has_fd ? kIdleSleep : kIdleNap;
   if (!programs_.empty()) longest = std::min(longest, kArmedNap);
   if (due) longest = std::min(longest, has_fd ? kDeadlineNap : kBusyNap);
   for (auto& [id, peer] : peers_)
-    if (peer->blocked_since) longest = std::min(longest, now - peer->blocked_since < kMilli ? kFirstNap : kBlockedNap);
+    for (const Link& link : peer->links)
+      if (link.warmth == Link::Warmth::kWanted && !link.blocked_since) longest = std::min(longest, kProbeNap);
+      else if (link.blocked_since) longest = std::min(longest, now - link.blocked_since < kMilli ? kFirstNap : kBlockedNap);
   if (has_fd) return longest;
   nap_ns_ = std::min(std::max(nap_ns_ * 2, kFirstNap), longest);
   return nap_ns_;
@@ -168,9 +187,10 @@ void Worker::wait(int64_t now) {
   if (may_sleep()) {
     const int64_t longest = nap(now);
     const timespec limit{longest / 1'000'000'000, longest % 1'000'000'000};
-    pollfd fds[2] = {{waker_->fd(), POLLIN, 0}, {fabric_->wait_fd, POLLIN, 0}};
+    std::vector<pollfd> fds{{waker_->fd(), POLLIN, 0}};
+    for (const auto& rail : rails_) fds.push_back({rail->wait_fd(), POLLIN, 0});  // a negative descriptor is skipped
     tallies.sleeps.fetch_add(1, std::memory_order_relaxed);
-    ppoll(fds, fabric_->wait_fd >= 0 ? 2 : 1, &limit, nullptr);
+    ppoll(fds.data(), fds.size(), &limit, nullptr);
     woken = fds[0].revents != 0;
   }
   waker_->wake_up(woken);

@@ -12,38 +12,21 @@
 #include "address.hpp"
 #include "counter.hpp"
 #include "events.hpp"
-#include "fabric.hpp"
 #include "memory.hpp"
+#include "peer.hpp"
 #include "program.hpp"
+#include "rail.hpp"
 #include "slots.hpp"
 
 namespace pyfabric {
-
-enum class PeerState { kOpen, kLost, kClosing };
-
-struct Peer {
-  int64_t id = -1;
-  Address target;
-  fi_addr_t address = FI_ADDR_UNSPEC;
-  PeerState state = PeerState::kOpen;
-  uint64_t in_flight = 0;
-  int64_t blocked_since = 0;  // first EAGAIN of an unbroken row, 0 while posts go through
-  int64_t progress_ns = 0;    // last completion, or the first post after none was in flight
-  int64_t lost_ns = 0;
-  uint64_t blocked_pass = 0;  // the loop pass in which it last answered EAGAIN
-  bool warm_wanted = false;
-  std::string reason;
-};
 
 // The context of one posted write. fi_context2 comes first: providers that ask for it own those bytes.
 struct Op {
   fi_context2 context{};
   Program* program = nullptr;  // null: a warming write, or one whose program was given up
-  Peer* peer = nullptr;        // null: not posted, or its peer was given up
+  Link* link = nullptr;        // null: not posted, or its peer was given up
   bool warming = false;
 };
-
-using Tally = std::atomic<uint64_t>;  // written by the worker alone
 
 struct Tallies {
   Tally writes_posted{0}, pages_posted{0}, bytes_posted{0}, completions{0}, errors{0}, immediates{0}, eagain{0}, eagain_ns{0}, in_flight{0},
@@ -59,19 +42,21 @@ struct WorkerOptions {
 // Public members may be called from any thread; everything else runs on the worker.
 class Worker {
  public:
-  Worker(std::shared_ptr<Fabric> fabric, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events,
-         std::shared_ptr<Slots> slots, std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options, std::string endpoint);
+  Worker(Rails rails, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events, std::shared_ptr<Slots> slots,
+         std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options);
 
+  void set_cpus(std::vector<int> cpus) { cpus_ = std::move(cpus); }  // before start(); empty: any
   static void start(const std::shared_ptr<Worker>& self);
   // Ends the thread. False when it did not end in time: it hangs inside the provider and was left behind.
   bool stop(int64_t patience_ns);
   void fail_leftovers();  // after stop(): reports the programs that the loop could not drain
-  void release_fabric() { fabric_.reset(); }  // after stop(): lets the domain close
+  void release_rails() { rails_.clear(); }  // after stop(): lets the domains close
   // Returns once the loop has begun anew, so that nothing it had already looked up can still be in use.
   bool pass_by(int64_t patience_ns);
+  uint64_t passes() const { return passes_.load(); }
 
   void submit(std::function<void()> command);
-  void add_peer(int64_t id, Address target);
+  void add_peer(int64_t id, Address target, std::shared_ptr<PeerTallies> tallies);
   void warm(int64_t peer);
   void disconnect(int64_t peer);
   void arm(std::unique_ptr<Program> program);
@@ -87,18 +72,22 @@ class Worker {
   bool may_sleep();
   int64_t nap(int64_t now);
   void drain_for_stop();
+  bool can_wait() const;  // every rail has a descriptor that wakes us
 
   bool post_ready(int64_t now);
   bool post_program(Program& program, int64_t now, int& budget);
   bool post_lane(Program& program, Lane& lane, int64_t now);
+  Link* free_link(Lane& lane) const;
   bool post_warm(Peer& peer, int64_t now);
-  long write(const fi_msg_rma& message, uint64_t flags);
-  bool posted(Peer& peer, Op& op, long rc, int64_t now);
+  bool post_warm(Link& link, int64_t now);
+  bool posted(Link& link, Op& op, long rc, int64_t now);
   void advance(Program& program, Lane& lane, uint32_t pieces);
 
   bool reap(int64_t now);
+  bool reap(Rail& rail, int64_t now);
   void complete(Op& op, int64_t now, const std::string* error);
-  void reap_error(int64_t now);
+  void complete_warming(Link& link, int64_t now, const std::string* error);
+  void take_failure(Rail& rail, const Completion& failed, int64_t now);
   void credit(const uint32_t* immediates, size_t count);
   void settle(Program& program);
   void sweep();
@@ -106,7 +95,9 @@ class Worker {
   Peer* find_peer(int64_t id);
   void check_deadlines(int64_t now);
   void check_deadline(Peer& peer, int64_t now);
+  void suspect(Peer& peer, int64_t now);
   void lose(Peer& peer, const std::string& reason, int64_t now);
+  void lose_gone(const Rail& rail, uint64_t address, int64_t now);
   void fail_programs(const Peer& peer, const std::string& reason);
   void abandon(Peer& peer);
   void forget_closed_peers();
@@ -114,14 +105,15 @@ class Worker {
   Op& take_op();
   void give_op(Op& op);
 
-  std::shared_ptr<Fabric> fabric_;
+  Rails rails_;
+  std::vector<uint64_t> windows_;  // by rail
   std::shared_ptr<Waker> waker_;
   std::shared_ptr<EventQueue> events_;
   std::shared_ptr<Slots> slots_;
   std::shared_ptr<Region> scratch_;
   const Limits limits_;
   const WorkerOptions options_;
-  const std::string endpoint_;  // our own endpoint's name
+  std::vector<int> cpus_;
 
   std::map<int64_t, std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Program>> programs_;

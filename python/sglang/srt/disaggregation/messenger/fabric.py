@@ -31,6 +31,8 @@ class PoolMemory:
 
     address: int
     nbytes: int
+    descriptor: int = -1
+    """The sealed memfd behind it, from its first byte; -1: private memory, which provider `mapped` cannot send from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class FabricMessenger:
     def start(self, pools: Sequence[PoolMemory], layout: ShardLayout) -> None:
         """Phase two: registers every rank's pool and starts the native threads. The pools must outlive close()."""
         self._layout = layout
-        self._regions = [self._engine.register(pool.address, pool.nbytes) for pool in pools]
+        self._regions = [self._engine.register(pool.address, pool.nbytes, fd=pool.descriptor) for pool in pools]
         self._layers = np.arange(layout.kv.layers, dtype=np.uint64)
         self._offsets = [
             self._layers * np.uint64(layout.num_pages * layout.page_bytes(rank)) for rank in range(layout.tp_size)
@@ -77,6 +79,11 @@ class FabricMessenger:
     @property
     def provider(self) -> str:
         return self._engine.provider
+
+    @property
+    def needs_shared_memory(self) -> bool:
+        """Whether the pools must lie in shareable memory: the receiving engine reads them itself."""
+        return self._engine.provider == "mapped"
 
     @property
     def address(self) -> bytes:

@@ -1,0 +1,110 @@
+// The receiving half of MappedRail: maps what senders pass, checks every entry of their rings, copies, counts.
+#include <errno.h>
+
+#include <cstring>
+
+#include "copy.hpp"
+#include "mapped.hpp"
+
+namespace pyfabric {
+namespace {
+
+constexpr uint64_t kTurnBytes = 1 << 20;  // of one sender, before others and our own posts get their turn: ~0.15 ms
+
+bool within(uint64_t offset, uint64_t nbytes, uint64_t size) { return offset <= size && nbytes <= size - offset; }
+
+}  // namespace
+
+void MappedRail::listen_to(In& in) {
+  for (;;) {
+    Note note;
+    File file;
+    const long rc = receive_note(in.socket.fd(), note, file);
+    if (rc == 0) return;
+    if (rc < 0 || !take(in, note, std::move(file))) {
+      in.broken = true;  // the peer is gone, or talks nonsense: its ring and its memory go with it
+      return;
+    }
+  }
+}
+
+bool MappedRail::take(In& in, const Note& note, File file) {
+  if (note.version != 1) return false;
+  switch (note.kind) {
+    case Note::kHello: {
+      if (in.ring || !in.mapping.open(file.fd(), true) || in.mapping.nbytes() < sizeof(Ring)) return false;
+      in.ring = reinterpret_cast<Ring*>(in.mapping.base());
+      return in.ring->magic == kRingMagic && in.ring->entries == kRingEntries;
+    }
+    case Note::kRegion: {
+      In::Mapped mapped{{}, note.offset};
+      if (in.sources.contains(note.region) || !mapped.file.open(file.fd(), false)) return false;
+      in.sources.emplace(note.region, std::move(mapped));
+      return true;
+    }
+    case Note::kRegionGone: in.sources.erase(note.region); return true;
+    case Note::kDoorbell: return true;
+    default: return false;
+  }
+}
+
+void MappedRail::work(In& in, Completion* to, size_t& count, size_t most) {
+  if (!in.ring) return;
+  const uint64_t submitted = in.ring->submitted.load(std::memory_order_acquire);
+  if (submitted - in.done > kRingEntries) {
+    in.broken = true;
+    return;
+  }
+  uint64_t moved = 0;
+  const uint64_t before = in.done;
+  for (; in.done < submitted && count < most && moved < kTurnBytes && !in.broken; ++in.done) {
+    RingEntry& shared = in.ring->list[in.done % kRingEntries];
+    RingEntry entry;
+    memcpy(&entry, &shared, sizeof entry);  // the sender could change it between our check and our copy
+    const int status = carry(in, entry);
+    // Read after the copy: a sender that gave us up may have reused the pages meanwhile.
+    if (in.ring->closed.load(std::memory_order_seq_cst)) {
+      in.broken = true;
+      return;
+    }
+    if (status == 0 && entry.counted) to[count++] = {Completion::Kind::kImmediate, entry.immediate};
+    for (uint32_t i = 0; i < entry.extents && i < kRingExtents; ++i) moved += entry.list[i].nbytes;
+    shared.status = status;
+    in.ring->completed.store(in.done + 1, std::memory_order_release);
+  }
+  if (in.done == before) return;
+  // The sender sleeps until there is something to gain by waking: half of the ring, or the end of its work.
+  const bool worth = submitted - in.done <= kRingEntries / 2;
+  if (worth && in.ring->sender_asleep.load(std::memory_order_seq_cst) && in.ring->sender_asleep.exchange(0))
+    send_note(in.socket.fd(), {Note::kDoorbell});
+}
+
+// Copies one entry, whose words come from another process: nothing outside the named source and target is touched.
+int MappedRail::carry(In& in, const RingEntry& entry) {
+  if (entry.extents == 0 || entry.extents > kRingExtents) return EINVAL;
+  auto source = in.sources.find(entry.region);
+  if (source == in.sources.end()) {
+    listen_to(in);  // its introduction is waiting in the socket
+    source = in.sources.find(entry.region);
+    if (in.broken || source == in.sources.end()) return EINVAL;
+  }
+  MappedTable::Area target;
+  {
+    const std::lock_guard lock(table_->mutex);
+    const auto found = table_->targets.find(entry.key);
+    if (found == table_->targets.end()) return EACCES;
+    target = found->second;
+  }
+  const In::Mapped& from = source->second;
+  for (uint32_t i = 0; i < entry.extents; ++i) {
+    const auto& extent = entry.list[i];
+    if (!within(extent.to, extent.nbytes, target.nbytes)) return ERANGE;
+    uint64_t at = 0;
+    if (__builtin_add_overflow(from.offset, extent.from, &at) || !within(at, extent.nbytes, from.file.nbytes())) return ERANGE;
+    stream_copy(reinterpret_cast<void*>(target.address + extent.to), from.file.base() + at, extent.nbytes);
+  }
+  stream_fence();
+  return 0;
+}
+
+}  // namespace pyfabric
