@@ -109,6 +109,24 @@ def test_a_grammar_behind_a_reasoning_begins_at_its_end() -> None:
     assert steps(state_of(resumed), [2], 1) == [[10]]
 
 
+def test_nothing_ends_before_its_grammar_began() -> None:
+    state = state_of(row(1, "10", grammar_after=(40,)))
+    assert steps(state, [1], 1, best=END)[0][0] not in (END, 10)
+    assert steps(state, [1], 1, best=40) == [[40]] and steps(state, [1], 2, best=END) == [[10, END]]
+
+
+def test_an_optional_reasoning_begins_with_its_token_or_not_at_all() -> None:
+    options = {"grammar_after": (41,), "grammar_opening": 40}
+    reasons = state_of(row(1, "10", **options))
+    assert steps(reasons, [1], 1, best=40) == [[40]]
+    assert steps(reasons, [1], 2) == [[50, 50]]
+    assert steps(reasons, [1], 1, best=41) == [[41]]
+    assert steps(reasons, [1], 2) == [[10, END]]
+    assert steps(state_of(row(1, "10 11", **options)), [1], 3, best=41) == [[10, 11, END]]
+    assert steps(state_of(row(1, "10 11", **options, outputs=(40, 41, 10))), [1], 2) == [[11, END]]
+    assert steps(state_of(row(1, "10 11", **options, outputs=(10,))), [1], 2, best=40) == [[11, END]]
+
+
 def test_a_complete_output_ends_before_min_new_tokens() -> None:
     assert steps(state_of(row(1, "10", min_new_tokens=9)), [1], 3) == [[10, END, END]]
 

@@ -28,6 +28,8 @@ _MODEL = (
     Flag("trust_remote_code", "Run Python code from the model folder (tokenizers only). Off: such a model is refused."),
     Flag("chat_template", "Jinja file (or the template itself) that replaces the tokenizer's own chat template."),
     Flag("is_embedding", "Serve embeddings (the last token's hidden state) in place of generation."),
+    Flag("tool_call_parser", "Format of the model's tool calls; needed to find and to force them."),
+    Flag("reasoning_parser", "Format of the model's reasoning, which then comes in `reasoning_content`."),
     Flag("device", "Where the model runs."),
     Flag("random_seed", "Seeds the requests that bring no seed of their own."),
 )
@@ -128,8 +130,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("--speculative-num-steps"),
     Refusal("--speculative-eagle-topk"),
     Refusal("--speculative-num-draft-tokens"),
-    Refusal("--reasoning-parser"),
-    Refusal("--tool-call-parser"),
     Refusal("--lora-paths"),
     Refusal("--radix-eviction-policy", "only lru is supported", neutral=("lru",)),
     Refusal("--prefill-attention-backend", "use --attention-backend for both"),

@@ -61,6 +61,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar_backend: Literal["xgrammar", "llguidance", "none"] = "xgrammar"
     grammar_compile_timeout: float = 10.0
     """Seconds of CPU time that compiling one grammar may take."""
+    tool_call_parser: Literal[
+        "none", "hermes", "qwen", "qwen25", "qwen3_coder", "deepseekv3", "deepseekv31", "llama3"
+    ] = "none"
+    reasoning_parser: Literal["none", "deepseek-r1", "qwen3"] = "none"
     constrained_json_disable_any_whitespace: bool = False
     """JSON has one space after `:` and `,`; otherwise the model may lay it out as it likes, within bounds."""
     tp_size: int = 1

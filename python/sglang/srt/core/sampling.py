@@ -28,6 +28,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What the output must match."""
     grammar_after: tuple[int, ...] = ()
     """The grammar begins behind the first occurrence of these tokens (the end of a reasoning); empty: at once."""
+    grammar_opening: int = -1
+    """Where that is no must: the token that begins a reasoning. Any other first token begins the grammar; -1: none."""
     stop_token_ids: tuple[int, ...] = ()
     """Ends the request; already holds the model's own end tokens unless the client said ignore_eos."""
     seed: int | None = None

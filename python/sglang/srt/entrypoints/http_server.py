@@ -4,14 +4,14 @@ import logging
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from sglang.srt.entrypoints.anthropic_messages import CountBody, MessagesBody, message_routes
 from sglang.srt.entrypoints.front import Front
-from sglang.srt.entrypoints.middleware import ApiKey, BodyLimit
+from sglang.srt.entrypoints.middleware import ApiKey, BodyLimit, BrowserCors
 from sglang.srt.entrypoints.native_api import native_routes
+from sglang.srt.entrypoints.native_parsing import ParseFunctionCallBody, SeparateReasoningBody, parsing_routes
 from sglang.srt.entrypoints.native_protocol import (
     AbortBody,
     DetokenizeBody,
@@ -48,6 +48,8 @@ BODIES = (
     MessagesBody,
     CountBody,
     EmbeddingBody,
+    ParseFunctionCallBody,
+    SeparateReasoningBody,
 )
 
 
@@ -65,6 +67,7 @@ def create_app(front: Front) -> FastAPI:
         model_routes,
     ):
         app.include_router(routes(front))
+    app.include_router(parsing_routes())
     describe(app, BODIES)
     app.add_exception_handler(SglangError, _known)
     app.add_exception_handler(HTTPException, _routing)
@@ -74,7 +77,7 @@ def create_app(front: Front) -> FastAPI:
     if front.config.api_key:
         app.add_middleware(ApiKey, key=front.config.api_key)
     # Outermost, so that browsers can read refusals too.
-    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(BrowserCors)
     return app
 
 

@@ -9,7 +9,7 @@ from sglang.srt.errors import RequestError
 
 MAX_BATCH = 1024
 
-_UNSUPPORTED_SAMPLING = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex")
+_UNSUPPORTED_SAMPLING = ("stop_regex",)
 _UNSUPPORTED = (
     "input_embeds",
     "image_data",
@@ -26,10 +26,6 @@ class NativeSampling(SamplingFields):
     max_new_tokens: int | None = Field(default=None, ge=0)
     min_new_tokens: int = Field(default=0, ge=0)
     sampling_seed: int | None = None
-    json_schema: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    structural_tag: Any = None
     stop_regex: Any = None
 
     def check(self) -> None:

@@ -5,7 +5,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sglang.srt.core.grammar import GrammarSpec
 from sglang.srt.core.sampling import SamplingParams
+from sglang.srt.entrypoints.grammar_fields import Json, one_grammar
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.detokenizer import TextRules
 from sglang.srt.managers.tokenizer import Tokenizer
@@ -41,11 +43,26 @@ class SamplingFields(Body):
     no_stop_trim: bool | None = None
     logit_bias: dict[str, float] | None = Field(default=None, max_length=1024)
     n: int | None = Field(default=None, ge=1, le=128)
+    json_schema: Json | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: Json | None = None
 
     @property
     def copies(self) -> int:
         """How many outputs a prompt gets."""
         return self.n or 1
+
+    def grammar(self) -> GrammarSpec | None:
+        """What the output must match. Raises RequestError where several fields say so."""
+        return one_grammar(
+            {
+                "json_schema": self.json_schema,
+                "regex": self.regex,
+                "ebnf": self.ebnf,
+                "structural_tag": self.structural_tag,
+            }
+        )
 
     def rules(self, min_new_tokens: int) -> TextRules:
         """How the text is cut. Raises RequestError for a stop string that is too long."""
@@ -87,6 +104,7 @@ class SamplingFields(Body):
             presence_penalty=self.presence_penalty or 0.0,
             repetition_penalty=_first(self.repetition_penalty, defaults.repetition_penalty),
             logit_bias=self._bias(tokenizer),
+            grammar=self.grammar(),
             stop_token_ids=tuple(sorted(set(ends))),
             seed=None if seed is None else seed & ((1 << 63) - 1),
             logprobs=top_logprobs is not None,

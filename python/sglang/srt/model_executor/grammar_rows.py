@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import torch
 
-from sglang.srt.constrained.base import GrammarMatcher, bits_of
+from sglang.srt.constrained.base import Bits, GrammarMatcher, bits_of
 from sglang.srt.core.grammar import GrammarSpec
 from sglang.srt.core.step import RowOpen, SampledToken
 from sglang.srt.errors import EngineError
@@ -34,12 +34,33 @@ class _Row:
     matcher: GrammarMatcher
     after: tuple[int, ...]
     """The grammar begins behind these tokens."""
+    opening: int = -1
+    """As the first token, this one begins what comes before the grammar; any other begins the grammar. -1: none."""
+    ends: tuple[int, ...] = ()
+    """Not allowed before the grammar begins."""
     recent: tuple[int, ...] = ()
     begun: bool = False
     stuck: bool = False
     """No token was allowed: the grammar cannot be completed from here."""
 
+    def fill(self, bits: Bits) -> None:
+        """What may come next; nothing of a row that is stuck."""
+        words = bits.view(np.uint32)
+        if not self.begun:
+            words[:] = 0xFFFFFFFF
+            for token in self.ends:
+                words[token // 32] &= ~np.uint32(1 << token % 32)
+        elif not self.stuck:
+            self.matcher.fill(bits)
+        if self.opening >= 0:
+            words[self.opening // 32] |= np.uint32(1 << self.opening % 32)
+
     def accept(self, token: int) -> None:
+        """Advance by a token that was sampled, or was before the row was opened."""
+        if self.opening >= 0:
+            self.begun, self.opening = token != self.opening, -1
+            if not self.begun:
+                return
         if not self.begun:
             self.recent = (*self.recent, token)[-len(self.after) :]
             self.begun = self.recent == self.after
@@ -61,7 +82,9 @@ class GrammarRows:
         if spec is None:
             return
         after = row.sampling.grammar_after
-        opened = _Row(self._source.matcher(spec), after, begun=not after)
+        opening = row.sampling.grammar_opening
+        ends = tuple(token for token in row.sampling.stop_token_ids if 0 <= token < self._vocab_size)
+        opened = _Row(self._source.matcher(spec), after, opening, ends, begun=not after or opening >= 0)
         for token in row.outputs:
             opened.accept(token)
         self._rows[row.slot] = opened
@@ -74,15 +97,13 @@ class GrammarRows:
         """Positions in `slots` whose next token a grammar restricts."""
         if not self._rows:
             return []
-        return [i for i, slot in enumerate(slots) if (row := self._rows.get(slot)) is not None and row.begun]
+        return [position for position, slot in enumerate(slots) if slot in self._rows]
 
     def allowed(self, slots: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """bool `[len(positions), vocab]`: what the grammars of `slots[p]` allow. All false for a stuck row."""
         bits = np.zeros((len(positions), len(bits_of(self._vocab_size))), dtype=np.int32)
         for line, position in zip(bits, positions, strict=True):
-            row = self._rows[slots[position]]
-            if not row.stuck:
-                row.matcher.fill(line)
+            self._rows[slots[position]].fill(line)
         return torch.from_numpy(np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")).bool()[
             :, : self._vocab_size
         ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sglang.srt.entrypoints.parsers.base import CallArguments, CallStart, Parser, Reasoning, Text
 from sglang.srt.entrypoints.parsers.deepseek import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
 from sglang.srt.entrypoints.parsers.reasoning import ThinkParser
-from sglang.srt.entrypoints.parsers.registry import TOOL_PARSERS, begins_inside, reasoning_parser, tool_parser
+from sglang.srt.entrypoints.parsers.registry import TOOL_PARSERS, reasoning_parser, reasoning_state, tool_parser
 from sglang.srt.entrypoints.parsers.tools import ToolSpec
 from sglang.srt.errors import RequestError
 
@@ -224,19 +224,19 @@ def test_reasoning(inside: bool, text: str, reasoning: str, answer: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "prompt", "inside"),
+    ("name", "prompt", "state"),
     [
-        ("qwen3", "<|im_start|>assistant\n", False),
-        ("qwen3", "<|im_start|>assistant\n<think>\n", True),
-        ("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
-        ("qwen3", "<think>old</think> answer<|im_end|>assistant\n", False),
-        ("deepseek-r1", "<Assistant>", True),
-        ("deepseek-r1", "user: what is <think>?<Assistant>", True),
-        ("deepseek-r1", "<Assistant></think>", False),
+        ("qwen3", "<|im_start|>assistant\n", "open"),
+        ("qwen3", "<|im_start|>assistant\n<think>\n", "inside"),
+        ("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", "over"),
+        ("qwen3", "<think>old</think> answer<|im_end|>assistant\n", "open"),
+        ("deepseek-r1", "<Assistant>", "inside"),
+        ("deepseek-r1", "user: what is <think>?<Assistant>", "inside"),
+        ("deepseek-r1", "<Assistant></think>", "over"),
     ],
 )
-def test_the_prompt_says_whether_reasoning_has_begun(name: str, prompt: str, inside: bool) -> None:
-    assert begins_inside(name, prompt) is inside
+def test_the_prompt_says_whether_reasoning_has_begun(name: str, prompt: str, state: str) -> None:
+    assert reasoning_state(name, prompt) == state
 
 
 def test_unknown_names_are_refused() -> None:

@@ -1,58 +1,58 @@
 """/v1/chat/completions."""
 
+import dataclasses
 import time
 import uuid
 from collections.abc import AsyncGenerator
 
-import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sglang.srt.entrypoints.front import Front
-from sglang.srt.entrypoints.generation import Chunk, Generation, Wanted
+from sglang.srt.entrypoints.generation import Chunk, Finish, Generation, Wanted
 from sglang.srt.entrypoints.http_tools import read_body, respond
+from sglang.srt.entrypoints.openai.chat_messages import assistant_message, delta_json, template_message
+from sglang.srt.entrypoints.openai.chat_parsing import ChatParsing, chat_parsing
 from sglang.srt.entrypoints.openai.logprobs import chat_logprobs
-from sglang.srt.entrypoints.openai.protocol import (
-    AssistantMessage,
-    ChatAnswer,
-    ChatBody,
-    ChatChoice,
-    ChatMessage,
-    Usage,
-)
+from sglang.srt.entrypoints.openai.protocol import ChatAnswer, ChatBody, ChatChoice, Usage
 from sglang.srt.entrypoints.openai.streaming import StreamWriter, reason_json
 from sglang.srt.entrypoints.openai.usage import usage_of
-from sglang.srt.entrypoints.openapi import body_schema
+from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
+from sglang.srt.entrypoints.parsers.base import CallStart, Event
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.tokenizer import fit
 
 
 def chat_routes(front: Front) -> APIRouter:
     """The route over `front`."""
-    router = APIRouter()
+    router = APIRouter(route_class=DirectRoute)
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatBody))
     async def chat_completions(request: Request) -> Response:
         body = await read_body(request, ChatBody)
         front.check_model(body.model)
-        wanted = await chat_wanted(body, front)
+        wanted, parsing = await prepare_chat(body, front)
         generation = front.generate([wanted], body.rid, stream=bool(body.stream))
-        return await respond(request, generation, _ChatReply(body, front, generation), stream=bool(body.stream))
+        reply = _ChatReply(body, front, generation, parsing)
+        return await respond(request, generation, reply, stream=bool(body.stream))
 
     return router
 
 
 async def chat_wanted(body: ChatBody, front: Front) -> Wanted:
     """What a conversation asks for. Raises RequestError that names the offending field."""
+    return (await prepare_chat(body, front))[0]
+
+
+async def prepare_chat(body: ChatBody, front: Front) -> tuple[Wanted, ChatParsing]:
+    """What a conversation asks for, and how its answer is read. Raises RequestError that names the offending field."""
     body.check()
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs: needs logprobs to be true", param="top_logprobs")
     context = front.context
-    messages = [_message(message, position) for position, message in enumerate(body.messages)]
-    text = front.tokenizer.render_chat(
-        messages, body.chat_template_kwargs or {}, continue_final=body.continue_final_message
-    )
+    text = _prompt(body, front)
+    parsing = chat_parsing(body, front.config, text)
     ids = await front.tokenizer.encode_off_loop(text, add_special_tokens=False)
     asked_param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -66,33 +66,28 @@ async def chat_wanted(body: ChatBody, front: Front) -> Wanted:
         seed=body.seed,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    return Wanted(tuple(ids), sampling, body.rules(body.min_tokens), body.copies, body.priority)
+    rules = body.rules(body.min_tokens)
+    if parsing.show_special and body.skip_special_tokens is None:
+        rules = dataclasses.replace(rules, skip_special_tokens=False)
+    sampling = parsing.constrain(sampling, front.tokenizer)
+    return Wanted(tuple(ids), sampling, rules, body.copies, body.priority), parsing
 
 
-def _message(message: ChatMessage, position: int) -> dict[str, object]:
-    """What the chat template sees: content as one text, OpenAI's newer role names as those that templates know."""
-    shown = message.model_dump(exclude_unset=True)
-    if isinstance(message.content, list):
-        texts = []
-        for part in message.content:
-            if part.type != "text" or part.text is None:
-                raise RequestError(
-                    f"messages.{position}: content of type {part.type!r} is not supported", param="messages"
-                )
-            texts.append(part.text)
-        shown["content"] = "\n".join(texts)
-    elif message.content is None:
-        shown["content"] = ""
-    if message.role == "developer":
-        shown["role"] = "system"
-    return shown
+def _prompt(body: ChatBody, front: Front) -> str:
+    messages = [template_message(message, position) for position, message in enumerate(body.messages)]
+    variables = dict(body.chat_template_kwargs or {})
+    if body.tools and body.tool_choice != "none":
+        variables["tools"] = [tool.model_dump(exclude_unset=True) for tool in body.tools]
+    return front.tokenizer.render_chat(messages, variables, continue_final=body.continue_final_message)
 
 
 class _ChatReply:
     """Shows a generation as chat."""
 
-    def __init__(self, body: ChatBody, front: Front, generation: Generation) -> None:
+    def __init__(self, body: ChatBody, front: Front, generation: Generation, parsing: ChatParsing) -> None:
         self._body = body
+        self._parsers = [parsing.parser() for _ in generation.outputs]
+        self._called = [False] * len(generation.outputs)
         self._front = front
         self._generation = generation
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
@@ -121,10 +116,22 @@ class _ChatReply:
         )
         return writer.events(self._generation, first, self._parts)
 
+    def _events(self, chunk: Chunk) -> list[Event]:
+        """What a chunk says, and its finish reason made "tool_calls" where it ends with calls."""
+        parser = self._parsers[chunk.index]
+        events = parser.push(chunk.text)
+        if chunk.finish is not None:
+            events += parser.finish()
+        self._called[chunk.index] |= any(isinstance(event, CallStart) for event in events)
+        if self._called[chunk.index] and chunk.finish is not None and chunk.finish.reason == "stop":
+            chunk.finish = Finish("tool_calls", chunk.finish.matched)
+        return events
+
     def _choice(self, chunk: Chunk) -> ChatChoice:
+        message = assistant_message(self._events(chunk))
         return ChatChoice(
             index=chunk.index,
-            message=AssistantMessage(content=chunk.text),
+            message=message,
             logprobs=chat_logprobs(chunk, self._front.tokenizer) if self._body.logprobs else None,
             finish_reason=chunk.finish.reason if chunk.finish else None,
             matched_stop=chunk.finish.matched if chunk.finish else None,
@@ -138,9 +145,12 @@ class _ChatReply:
         logprobs = b"null"
         if self._body.logprobs and chunk.token_ids:
             logprobs = chat_logprobs(chunk, self._front.tokenizer).model_dump_json().encode()
-        if chunk.text or logprobs != b"null":
-            content = b'{"content":' + orjson.dumps(chunk.text) + b'},"logprobs":' + logprobs
-            parts.append(head + content + b',"finish_reason":null}')
+        deltas = [delta_json(event) for event in self._events(chunk)]
+        if not deltas and logprobs != b"null":
+            deltas = [b'{"content":""}']  # tokens whose text is held back
+        for delta in deltas:
+            parts.append(head + delta + b',"logprobs":' + logprobs + b',"finish_reason":null}')
+            logprobs = b"null"
         if chunk.finish is not None:
             parts.append(head + b'{},"logprobs":null' + reason_json(chunk))
         return parts

@@ -23,7 +23,7 @@ from sglang.srt.entrypoints.openai.protocol import (
 )
 from sglang.srt.entrypoints.openai.streaming import StreamWriter, reason_json
 from sglang.srt.entrypoints.openai.usage import usage_of
-from sglang.srt.entrypoints.openapi import body_schema
+from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.tokenizer import fit
 
@@ -33,7 +33,7 @@ DEFAULT_TOKENS = 16
 
 def completion_routes(front: Front) -> APIRouter:
     """The route over `front`."""
-    router = APIRouter()
+    router = APIRouter(route_class=DirectRoute)
 
     @router.post("/v1/completions", openapi_extra=body_schema(CompletionBody))
     async def completions(request: Request) -> Response:

@@ -18,7 +18,7 @@ from sglang.srt.entrypoints.front import Front
 from sglang.srt.entrypoints.generation import Generation, Output, Wanted
 from sglang.srt.entrypoints.http_tools import read_body
 from sglang.srt.entrypoints.native_protocol import EncodeBody
-from sglang.srt.entrypoints.openapi import body_schema
+from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
 from sglang.srt.entrypoints.sampling_fields import Body, TokenIds
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.detokenizer import TextRules
@@ -44,7 +44,7 @@ class EmbeddingBody(Body):
 
 def embedding_routes(front: Front) -> APIRouter:
     """The routes over `front`."""
-    router = APIRouter()
+    router = APIRouter(route_class=DirectRoute)
 
     @router.post("/v1/embeddings", openapi_extra=body_schema(EmbeddingBody))
     async def embeddings(request: Request) -> Response:

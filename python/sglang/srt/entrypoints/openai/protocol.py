@@ -4,16 +4,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sglang.srt.core.grammar import GrammarSpec
+from sglang.srt.entrypoints.grammar_fields import ResponseFormat
+from sglang.srt.entrypoints.openai.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
 from sglang.srt.entrypoints.sampling_fields import MAX_TOP_LOGPROBS, Body, SamplingFields, TokenIds, refuse
+from sglang.srt.errors import RequestError
 
 MAX_BATCH = 1024
 MAX_MESSAGES = 4096
 
 _UNSUPPORTED = (
-    "regex",
-    "ebnf",
-    "json_schema",
-    "structural_tag",
     "stop_regex",
     "lora_path",
     "guided_json",
@@ -39,15 +39,20 @@ class OpenAIFields(SamplingFields):
     stream_options: StreamOptions | None = None
     rid: str | None = Field(default=None, min_length=1, max_length=256)
     priority: int = Field(default=0, ge=-(1 << 31), le=1 << 31)
-    regex: Any = None
-    ebnf: Any = None
-    json_schema: Any = None
-    structural_tag: Any = None
+    response_format: ResponseFormat | None = None
     stop_regex: Any = None
     lora_path: Any = None
     guided_json: Any = None
     guided_regex: Any = None
     return_hidden_states: bool | None = None
+
+    def grammar(self) -> GrammarSpec | None:
+        """SGLang's fields or `response_format`. Raises RequestError for more than one."""
+        own = super().grammar()
+        asked = self.response_format.grammar() if self.response_format else None
+        if own is not None and asked is not None:
+            raise RequestError(f"response_format, {own.kind}: an output can have one grammar", param="response_format")
+        return own if asked is None else asked
 
     def check_supported(self) -> None:
         """Raises RequestError for what is not supported yet."""
@@ -100,11 +105,12 @@ class ChatBody(OpenAIFields):
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool = False
-    tools: Any = None
-    tool_choice: Any = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    separate_reasoning: bool | None = None
     functions: Any = None
     function_call: Any = None
-    response_format: Any = None
     modalities: Any = None
     audio: Any = None
     chat_template: Any = None
@@ -114,11 +120,8 @@ class ChatBody(OpenAIFields):
         self.check_supported()
         refuse(
             (
-                ("tools", self.tools, ([],)),
-                ("tool_choice", self.tool_choice, ("none", "auto")),
                 ("functions", self.functions, ([],)),
                 ("function_call", self.function_call, ("none", "auto")),
-                ("response_format", self.response_format, ({"type": "text"},)),
                 ("modalities", self.modalities, (["text"],)),
                 ("audio", self.audio, ()),
                 ("chat_template", self.chat_template, ()),
@@ -197,7 +200,9 @@ class AssistantMessage(BaseModel):
     """The model's answer."""
 
     role: str = "assistant"
-    content: str
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
     refusal: None = None
 
 

@@ -16,7 +16,7 @@ from sglang.srt.entrypoints.generation import Chunk, Generation
 from sglang.srt.entrypoints.http_tools import read_body, respond
 from sglang.srt.entrypoints.openai.chat import chat_wanted
 from sglang.srt.entrypoints.openai.protocol import MAX_MESSAGES, ChatBody, ChatMessage, ContentPart
-from sglang.srt.entrypoints.openapi import body_schema
+from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
 from sglang.srt.entrypoints.sampling_fields import Body, refuse
 from sglang.srt.errors import RequestError
 
@@ -108,7 +108,7 @@ def _message(item: InputMessage, position: int) -> ChatMessage:
 
 def responses_routes(front: Front) -> APIRouter:
     """The route over `front`."""
-    router = APIRouter()
+    router = APIRouter(route_class=DirectRoute)
 
     @router.post("/v1/responses", openapi_extra=body_schema(ResponsesBody))
     async def responses(request: Request) -> Response:

@@ -1,6 +1,7 @@
 """The parsers by the names of --tool-call-parser and --reasoning-parser."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from sglang.srt.entrypoints.parsers.base import Parser
 from sglang.srt.entrypoints.parsers.deepseek import deepseek
@@ -12,6 +13,9 @@ from sglang.srt.errors import RequestError
 
 TOOL_PARSERS = ("hermes", "qwen", "qwen25", "qwen3_coder", "deepseekv3", "deepseekv31", "llama3")
 REASONING_PARSERS = ("deepseek-r1", "qwen3")
+
+ReasoningState = Literal["inside", "over", "open"]
+"""Of an output's beginning: within a reasoning, behind it, or where one may begin."""
 
 
 def tool_parser(name: str, tools: Sequence[ToolSpec]) -> Parser:
@@ -36,16 +40,13 @@ def reasoning_parser(name: str, *, inside: bool) -> Parser:
     return ThinkParser(inside=inside)
 
 
-def begins_inside(name: str, prompt: str) -> bool:
-    """Whether what the model says after `prompt` continues a reasoning.
-
-    The prompt's last tag says so; without any, DeepSeek-R1 reasons unasked.
+def reasoning_state(name: str, prompt: str) -> ReasoningState:
+    """Where what the model says after `prompt` begins. Without a tag at the prompt's end, DeepSeek-R1 reasons
+    unasked, and Qwen3 decides itself.
     """
-    opened, closed = prompt.rfind(OPEN), prompt.rfind(CLOSE)
-    if opened == closed:
-        return name == "deepseek-r1"
-    tail = prompt[max(opened, closed) :]
-    # A tag in an earlier message says nothing about this answer: only white space may follow.
-    if tail.removeprefix(OPEN).removeprefix(CLOSE).strip():
-        return name == "deepseek-r1"
-    return opened > closed
+    end = prompt.rstrip()
+    if end.endswith(OPEN):
+        return "inside"
+    if end.endswith(CLOSE):
+        return "over"
+    return "inside" if name == "deepseek-r1" else "open"

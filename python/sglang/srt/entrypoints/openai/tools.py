@@ -1,0 +1,69 @@
+"""Tools in chat requests, and calls in answers."""
+
+import uuid
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from sglang.srt.entrypoints.parsers.tools import ToolSpec
+from sglang.srt.entrypoints.sampling_fields import Body
+
+MAX_TOOLS = 1024
+
+
+class FunctionSpec(Body):
+    """A function that the model may call."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    """Forced calls keep to the schema either way."""
+
+
+class Tool(Body):
+    """One of `tools`."""
+
+    type: Literal["function"] = "function"
+    function: FunctionSpec
+
+    def spec(self) -> ToolSpec:
+        """What parsers and grammars need of it."""
+        empty: dict[str, Any] = {"type": "object", "properties": {}}
+        return ToolSpec(name=self.function.name, parameters=self.function.parameters or empty)
+
+
+class FunctionName(Body):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedTool(Body):
+    """`tool_choice` of one function."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class FunctionCall(BaseModel):
+    """What the model calls, and with what."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """One of an answer's `tool_calls`."""
+
+    id: str
+    type: str = "function"
+    function: FunctionCall
+
+
+def call_id() -> str:
+    """A fresh id for a call."""
+    return f"call_{uuid.uuid4().hex[:24]}"
