@@ -91,7 +91,10 @@ def test_overrides_replace_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"architectures": ["Zebra"]}, "architecture 'Zebra' is not supported; supported: Llama.*Qwen2.*Qwen3"),
+        (
+            {"architectures": ["Zebra"]},
+            "architecture 'Zebra' is not supported; supported: Deepseek.*Llama.*Qwen3",
+        ),
         ({"architectures": None}, "architectures is None"),
         (
             {"rope_parameters": {"rope_type": "spiral"}},
@@ -103,7 +106,7 @@ def test_overrides_replace_fields(tmp_path: Path) -> None:
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_key_value_heads": 3}, "4 is no multiple of num_key_value_heads 3"),
         ({"head_dim": 15}, "head_dim 15 is odd"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu', expected silu"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu', expected silu or gelu"),
         ({"sliding_window": 128}, "sliding_window 128 is not supported"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
         ({"eos_token_id": 100}, r"eos_token_id \[100\] lies outside the vocabulary of 100"),

@@ -29,7 +29,7 @@ def test_store_rounds_to_the_pages_dtype() -> None:
 def test_gather_puts_the_tokens_of_a_head_in_a_row() -> None:
     layer = torch.rand(6, 2, 2, 4, 3)
     table = torch.tensor([[5, 0, 2], [1, 1, 3]], dtype=torch.int32)
-    blocks = gather_rows(table, 2)
+    blocks = gather_rows(table, 4)
     out = torch.empty(len(blocks), 12)
     gather_kv(layer, blocks, out)
     found = out.view(2, 2, 2, 12, 3)

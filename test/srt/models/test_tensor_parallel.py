@@ -7,22 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from sglang.srt.config.model import read_model_spec
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.errors import ConfigError
-from sglang.srt.kv_pool.gqa import GQAPool
 from sglang.srt.kv_pool.layout import kv_layout
 from sglang.srt.kv_pool.memory import PrivateMemory
+from sglang.srt.kv_pool.open import open_pool
 from sglang.srt.layers.attention.base import AttentionBatch, AttentionRow
-from sglang.srt.layers.attention.torch_native import TorchNativeAttention
+from sglang.srt.layers.attention.open import open_attention
+from sglang.srt.layers.moe.share import expert_share
 from sglang.srt.layers.parameter import LayerContext
 from sglang.srt.model_executor.hooks import NullHook
 from sglang.srt.models.base import ModelInput
 from sglang.srt.models.registry import build_model
 from sglang.srt.models.weights import load_model
-from support.tiny_models import make_checkpoint, reference_logits
+from support.tiny_models import ROPES, SPARSE, make_checkpoint, reference_logits
 
 
 class Exchange:
@@ -48,6 +50,14 @@ class ThreadCollectives:
         """Concatenation."""
         return self._join(tensor, lambda parts: torch.cat(parts, dim=-1))
 
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """From rank 0."""
+        tensor.copy_(self._join(tensor.clone(), lambda parts: parts[0]))
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        self._exchange.barrier.wait()
+
     def _join(self, tensor: torch.Tensor, how: Callable[[list[torch.Tensor]], torch.Tensor]) -> torch.Tensor:
         self._exchange.slots[self._rank] = tensor
         self._exchange.barrier.wait()
@@ -56,15 +66,18 @@ class ThreadCollectives:
         return joined
 
 
-def logits_of_rank(folder: Path, rank: int, size: int, exchange: Exchange, tokens: list[int]) -> torch.Tensor:
+def logits_of_rank(
+    folder: Path, rank: int, size: int, exchange: Exchange, tokens: list[int], ep_size: int = 1
+) -> torch.Tensor:
     """Prefill in two chunks on one rank; logits of the second."""
     spec = read_model_spec(folder)
-    model = build_model(spec, LayerContext(torch.float32, ParallelGroup(rank, size), ThreadCollectives(exchange, rank)))
+    collectives = ThreadCollectives(exchange, rank)
+    model = build_model(spec, LayerContext(torch.float32, ParallelGroup(rank, size), collectives, ep_size))
     load_model(model, folder)
     layout = kv_layout(spec, page_size=4, dtype="float32", model="m")
     shard = ShardLayout(kv=layout, tp_size=size, num_pages=8)
-    pool = GQAPool(shard, rank, PrivateMemory(shard.region_bytes(rank), lambda nbytes: None))
-    backend = TorchNativeAttention(pool, heads=spec.num_heads // size, scale=spec.attention_scale)
+    pool = open_pool(shard, rank, PrivateMemory(shard.region_bytes(rank), lambda nbytes: None))
+    backend = open_attention(spec, pool, model.latent_heads(), size)
     logits = torch.empty(0)
     with torch.inference_mode():
         for start, length in ((0, 9), (9, len(tokens) - 9)):
@@ -86,14 +99,40 @@ def test_two_ranks_are_one_model(tmp_path: Path, kv_heads: int, tied: bool) -> N
         intermediate_size=50, vocab_size=90, num_hidden_layers=2, tie_word_embeddings=tied,
         attention_bias=True, mlp_bias=True,
     )  # fmt: skip
+    check_ranks(tmp_path, model, 2)
+
+
+def check_ranks(folder: Path, model: PreTrainedModel, size: int, ep_size: int = 1) -> None:
+    """All ranks answer the same, and that is transformers' answer."""
     tokens = list(range(3, 24))
-    exchange = Exchange(2)
-    with ThreadPoolExecutor(2) as threads:
-        ranks = [threads.submit(logits_of_rank, tmp_path, rank, 2, exchange, tokens) for rank in range(2)]
+    exchange = Exchange(size)
+    with ThreadPoolExecutor(size) as threads:
+        ranks = [threads.submit(logits_of_rank, folder, rank, size, exchange, tokens, ep_size) for rank in range(size)]
         found = [rank.result(timeout=60) for rank in ranks]
     expected = reference_logits(model, tokens)[9:]
-    assert torch.equal(found[0], found[1])
+    assert all(torch.equal(found[0], other) for other in found[1:])
     assert float((found[0] - expected).abs().max() / expected.abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v2_lite", "qwen3_moe"])
+@pytest.mark.parametrize(("size", "ep_size"), [(2, 1), (2, 2), (4, 2)])
+def test_ranks_share_experts_by_columns_or_whole(tmp_path: Path, name: str, size: int, ep_size: int) -> None:
+    kind, rope, config = SPARSE[name]
+    check_ranks(tmp_path, make_checkpoint(tmp_path, kind, rope_parameters=ROPES[rope], **config), size, ep_size)
+
+
+def test_which_experts_a_rank_holds() -> None:
+    shares = [expert_share(ParallelGroup(rank, 4), 2, 6, 10) for rank in range(4)]
+    assert [(s.experts, s.columns) for s in shares] == [
+        (range(3), range(5)), (range(3), range(5, 10)), (range(3, 6), range(5)), (range(3, 6), range(5, 10)),
+    ]  # fmt: skip
+    for group, ep_size, message in (
+        (ParallelGroup(0, 4), 3, "--ep-size 3 does not divide --tp-size 4"),
+        (ParallelGroup(0, 4), 4, "--ep-size 4 does not divide the model's 6 experts"),
+        (ParallelGroup(0, 4), 1, "--tp-size 4 with --ep-size 1 does not divide the model's 10 expert columns"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            expert_share(group, ep_size, 6, 10)
 
 
 def test_sizes_that_cannot_be_shared() -> None:

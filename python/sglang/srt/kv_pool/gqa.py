@@ -4,24 +4,10 @@ One layer of a rank:  page 0                                   page 1 ...
                       head 0: [K page_size x dim][V ...]  head 1: [K][V] ...
 """
 
-from typing import Protocol
-
 import torch
 
 from sglang.srt.core.layout import ShardLayout
-from sglang.srt.kv_pool.base import TORCH_DTYPES
-
-
-class Region(Protocol):
-    """Memory that a pool lies in; private or shared."""
-
-    address: int
-    nbytes: int
-
-    @property
-    def buffer(self) -> object:
-        """A writable object with the buffer protocol."""
-        ...
+from sglang.srt.kv_pool.base import TORCH_DTYPES, Region
 
 
 class GQAPool:

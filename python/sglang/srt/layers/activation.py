@@ -15,10 +15,18 @@ def gated_activation(name: str) -> Activation:
     """By the config's name; raises CheckpointError for one that is not supported."""
     if name == "silu":
         return silu_and_mul
-    raise CheckpointError(f"activation {name!r} is not supported; supported: silu")
+    if name == "gelu_pytorch_tanh":
+        return gelu_tanh_and_mul
+    raise CheckpointError(f"activation {name!r} is not supported; supported: silu, gelu_pytorch_tanh")
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """`silu(gate) * up`."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
+
+
+def gelu_tanh_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """`gelu(gate) * up` with gelu's tanh approximation (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh").mul_(up)

@@ -85,17 +85,26 @@ class ColumnLinear:
 class RowLinear:
     """A projection whose input is spread over ranks; shard axis 1 (input rows), summed over ranks afterwards.
 
-    Input `[tokens, this rank's share of in]`, output `[tokens, out]`, complete on every rank.
+    Input `[tokens, this rank's share of in]`, output `[tokens, out]`, complete on every rank; with `partial` the
+    caller adds up over ranks.
     """
 
     def __init__(
-        self, context: LayerContext, name: str, inputs: int, share: range, outputs: int, *, bias: bool = False
+        self,
+        context: LayerContext,
+        name: str,
+        inputs: int,
+        share: range,
+        outputs: int,
+        *,
+        bias: bool = False,
+        partial: bool = False,
     ) -> None:
         self._name = name
         self._inputs = inputs
         self._share = share
         self._collectives = context.collectives
-        self._solo = context.group.size == 1
+        self._solo = context.group.size == 1 or partial
         self._matrix = Matrix(outputs, len(share), context.dtype)
         self._bias = torch.empty(outputs, dtype=context.dtype) if bias else None
 
@@ -111,5 +120,23 @@ class RowLinear:
         piece = Piece(1, self._share.start, len(self._share), weight)
         source = Source(f"{self._name}.weight", (weight.shape[0], self._inputs), (piece,))
         yield Weight(((source,),), self._matrix.pack)
+        if self._bias is not None:
+            yield whole(f"{self._name}.bias", self._bias)
+
+
+class ReplicatedLinear:
+    """A projection that every rank holds completely: `[tokens, in]` -> `[tokens, out]`."""
+
+    def __init__(self, context: LayerContext, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
+        self._name = name
+        self._matrix = Matrix(outputs, inputs, context.dtype)
+        self._bias = torch.empty(outputs, dtype=context.dtype) if bias else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._matrix(x, self._bias)
+
+    def weights(self) -> Iterator[Weight]:
+        """The weight, and the bias where there is one."""
+        yield whole(f"{self._name}.weight", self._matrix.weight)._replace(ready=self._matrix.pack)
         if self._bias is not None:
             yield whole(f"{self._name}.bias", self._bias)

@@ -19,6 +19,8 @@ class LayerContext(NamedTuple):
     dtype: torch.dtype
     group: ParallelGroup
     collectives: Collectives
+    ep_size: int = 1
+    """Parts into which each layer's experts are divided; the ranks of one part share every expert's columns."""
 
 
 class Piece(NamedTuple):
@@ -28,6 +30,8 @@ class Piece(NamedTuple):
     start: int
     length: int
     target: torch.Tensor
+    entry: int | None = None
+    """Only this entry of the tensor's first axis (an expert of many packed into one tensor); `axis` counts in it."""
 
 
 class Source(NamedTuple):
@@ -48,6 +52,8 @@ class Weight(NamedTuple):
     forms: tuple[tuple[Source, ...], ...]
     ready: Callable[[], None] = nothing
     """Called once the parameter is filled; its targets are not to be touched afterwards."""
+    group: str = ""
+    """A checkpoint that has no tensor whose name begins so may lack this parameter. Empty: it may not."""
 
 
 class Layer(Protocol):

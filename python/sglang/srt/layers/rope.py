@@ -27,16 +27,22 @@ class RotaryEmbedding:
 
     def __init__(self, spec: RopeSpec, head_dim: int, dtype: torch.dtype) -> None:
         self._dtype = dtype
+        self._magnitude = spec.magnitude
         self._inverse = inverse_frequencies(spec, head_dim)
 
     def at(self, positions: torch.Tensor) -> Rotation:
         """`positions`: int64 `[tokens]`. Angles are float32, then rounded to the model's dtype."""
         angles = positions.to(torch.float32).unsqueeze(-1) * self._inverse
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos() * self._magnitude, angles.sin() * self._magnitude
         return Rotation(self._pair(cos, cos), self._pair(-sin, sin))
 
     def _pair(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return torch.cat((first, second), dim=-1).to(self._dtype).unsqueeze(1)
+
+
+def pairs_to_halves(x: torch.Tensor) -> torch.Tensor:
+    """Reorder the last axis from pairs (2i, 2i+1) to halves (i, i + n/2), as Rotation turns them; a copy."""
+    return x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)
 
 
 def inverse_frequencies(spec: RopeSpec, head_dim: int) -> torch.Tensor:
@@ -47,7 +53,29 @@ def inverse_frequencies(spec: RopeSpec, head_dim: int) -> torch.Tensor:
         return inverse / spec.factor
     if spec.kind is RopeKind.LLAMA3:
         return _llama3(spec, inverse)
+    if spec.kind is RopeKind.YARN:
+        return _yarn(spec, inverse)
     return inverse
+
+
+def _yarn(spec: RopeSpec, inverse: torch.Tensor) -> torch.Tensor:
+    """YaRN's "NTK by parts" (Peng et al. 2023, https://arxiv.org/abs/2309.00071, section 3.2).
+
+    A pair that turns more than `beta_fast` times within the original context keeps its frequency, one that turns less
+    than `beta_slow` times is slowed by `factor`; a linear ramp over the pairs' indices joins them.
+    """
+    pairs = inverse.shape[0]
+
+    def pair_that_turns(times: float) -> float:
+        return pairs * math.log(spec.original_max_positions / (times * 2 * math.pi)) / math.log(spec.theta)
+
+    low, high = pair_that_turns(spec.beta_fast), pair_that_turns(spec.beta_slow)
+    if spec.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * pairs - 1)
+    width = high - low if high != low else 0.001
+    slowed = ((torch.arange(pairs, dtype=torch.float32) - low) / width).clamp(0.0, 1.0)
+    return inverse / spec.factor * slowed + inverse * (1.0 - slowed)
 
 
 def _llama3(spec: RopeSpec, inverse: torch.Tensor) -> torch.Tensor:

@@ -7,17 +7,17 @@ from typing import Literal
 import msgspec
 
 from sglang.srt.config.hardware import detect
-from sglang.srt.config.model import AttentionKind, ModelSpec
+from sglang.srt.config.model import ModelSpec
 from sglang.srt.config.model_digest import dummy_digest, model_digest
 from sglang.srt.core.layout import KVLayout, ShardLayout
 from sglang.srt.distributed.collectives import SoloCollectives
 from sglang.srt.distributed.groups import ParallelGroup
-from sglang.srt.errors import CheckpointError, ConfigError
-from sglang.srt.kv_pool.base import TORCH_DTYPES, KVPool
-from sglang.srt.kv_pool.gqa import GQAPool, Region
+from sglang.srt.errors import ConfigError
+from sglang.srt.kv_pool.base import TORCH_DTYPES, KVPool, Region
 from sglang.srt.kv_pool.layout import kv_layout
 from sglang.srt.kv_pool.memory import PrivateMemory
-from sglang.srt.layers.attention.torch_native import TorchNativeAttention
+from sglang.srt.kv_pool.open import open_pool
+from sglang.srt.layers.attention.open import open_attention
 from sglang.srt.layers.parameter import LayerContext
 from sglang.srt.model_executor.grammar_rows import MatcherSource
 from sglang.srt.model_executor.memory_budget import pages_that_fit
@@ -97,8 +97,6 @@ def build_runner(
     matchers: MatcherSource | None = None,
 ) -> tuple[ModelRunner, KVPool]:
     """What build_worker puts into a thread."""
-    if spec.attention is not AttentionKind.GQA:
-        raise CheckpointError(f"attention of kind {spec.attention} has no backend yet")
     layout = engine_layout(model_path, spec, options)
     max_context = options.max_context or spec.max_positions
     if max_context > spec.max_positions:
@@ -111,7 +109,7 @@ def build_runner(
         page_size=options.page_size,
         num_pages=pool.layout.num_pages,
     )
-    backend = TorchNativeAttention(pool, heads=spec.num_heads, scale=spec.attention_scale)
+    backend = open_attention(spec, pool, model.latent_heads())
     state = SamplingState(options.max_running_requests, spec.vocab_size, matchers)
     return ModelRunner(model, backend, hook, table, state, embedding=options.embedding), pool
 
@@ -138,4 +136,4 @@ def _pool(layout: KVLayout, options: WorkerOptions, max_context: int, allocate: 
     )
     shard = ShardLayout(kv=layout, tp_size=1, num_pages=pages)
     progress = ByteProgress("touch KV memory", shard.region_bytes(0))
-    return GQAPool(shard, 0, allocate(shard.region_bytes(0), progress.advance))
+    return open_pool(shard, 0, allocate(shard.region_bytes(0), progress.advance))

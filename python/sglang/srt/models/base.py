@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from sglang.srt.layers.attention.base import AttentionBackend
+from sglang.srt.layers.attention.latent import LatentHeads
 from sglang.srt.layers.parameter import Weight
 
 
@@ -43,6 +44,10 @@ class CausalLM(Protocol):
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter, once."""
+        ...
+
+    def latent_heads(self) -> tuple[LatentHeads, ...]:
+        """Of each layer, what an attention backend over latents needs; empty unless the model's attention is MLA."""
         ...
 
     def ignored(self) -> tuple[str, ...]:

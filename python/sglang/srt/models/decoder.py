@@ -7,6 +7,7 @@ import torch
 
 from sglang.srt.config.model import ModelSpec
 from sglang.srt.layers.attention.base import AttentionBackend
+from sglang.srt.layers.attention.latent import LatentHeads
 from sglang.srt.layers.embedding import TableUse, VocabTable
 from sglang.srt.layers.norm import RMSNorm
 from sglang.srt.layers.parameter import LayerContext, Weight
@@ -39,27 +40,48 @@ class DecoderLayer(Protocol):
 class Decoder:
     """Embedding, layers, final norm and head."""
 
-    def __init__(self, spec: ModelSpec, context: LayerContext, layers: Sequence[DecoderLayer]) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        context: LayerContext,
+        layers: Sequence[DecoderLayer],
+        *,
+        latent_heads: Sequence[LatentHeads] = (),
+        norm: "Block | None" = None,
+        embedding_scale: float = 1.0,
+    ) -> None:
+        """`norm`: the final one, where it is not an RMSNorm. `embedding_scale` is rounded to the model's dtype."""
         self._layers = tuple(layers)
-        self._rope = RotaryEmbedding(spec.rope, spec.head_dim, context.dtype)
+        self._latent_heads = tuple(latent_heads)
+        ropes = [spec.rope] if spec.local_rope is None else [spec.rope, spec.local_rope]
+        self._ropes = [RotaryEmbedding(rope, spec.rotary_dim, context.dtype) for rope in ropes]
+        windowed = [spec.window(index) > 0 for index in range(spec.num_layers)]
+        self._rope_of = [int(has and len(ropes) > 1) for has in windowed]
+        self._embedding_scale = torch.tensor(embedding_scale, dtype=context.dtype)
+        self._scaled = embedding_scale != 1.0
+        self._softcap = spec.logit_softcap
         sizes = (spec.vocab_size, spec.hidden_size)
         tied = spec.tie_word_embeddings
         use = TableUse.BOTH if tied else TableUse.LOOKUP
         self._embedding = VocabTable(context, "model.embed_tokens", *sizes, use)
         self._head = self._embedding if tied else VocabTable(context, "lm_head", *sizes, TableUse.HEAD)
-        self._norm = RMSNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
+        plain = RMSNorm(context, "model.norm", spec.hidden_size, spec.rms_norm_eps)
+        self._norm: Block = plain if norm is None else norm
         # Old checkpoints store what the config implies: rope's frequencies, and a tied head once more.
         self._ignored = ("rotary_emb.inv_freq", "lm_head.weight") if tied else ("rotary_emb.inv_freq",)
 
     def forward(self, inputs: ModelInput, backend: AttentionBackend, hook: LayerHook) -> torch.Tensor | None:
         """As CausalLM.forward."""
         x = self._embedding(inputs.tokens)
-        rotation = self._rope.at(inputs.positions)
+        if self._scaled:
+            x = x * self._embedding_scale
+        rotations = [rope.at(inputs.positions) for rope in self._ropes]
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers[:-1]):
-            x = layer.attention(x, rotation, backend, None)
+            x = layer.attention(x, rotations[self._rope_of[index]], backend, None)
             hook.after_attention(index)
             x = layer.mlp(x)
+        rotation = rotations[self._rope_of[last]]
         if inputs.wanted is None:
             self._layers[last].store_kv(x, rotation, backend)
             hook.after_attention(last)
@@ -70,7 +92,11 @@ class Decoder:
         hook.after_attention(last)
         x = self._layers[last].mlp(x)
         hidden = self._norm(x)
-        return hidden if inputs.hidden else self._head.logits(hidden)
+        return hidden if inputs.hidden else self._logits(hidden)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self._head.logits(hidden)
+        return logits.div_(self._softcap).tanh_().mul_(self._softcap) if self._softcap else logits
 
     def weights(self) -> Iterator[Weight]:
         """As CausalLM.weights."""
@@ -80,6 +106,10 @@ class Decoder:
         yield from self._norm.weights()
         if self._head is not self._embedding:
             yield from self._head.weights()
+
+    def latent_heads(self) -> tuple[LatentHeads, ...]:
+        """As CausalLM.latent_heads."""
+        return self._latent_heads
 
     def ignored(self) -> tuple[str, ...]:
         """As CausalLM.ignored."""

@@ -1,5 +1,5 @@
 """Llama 2 and 3, SmolLM2, and what shares their architecture."""
 
-from sglang.srt.models.dense import dense_decoder
+from sglang.srt.models.prenorm import gqa_decoder
 
-MODEL = dense_decoder
+MODEL = gqa_decoder

@@ -1,5 +1,5 @@
 """Qwen2 and Qwen2.5 dense: Llama's layer with a bias on Q, K and V."""
 
-from sglang.srt.models.dense import dense_decoder
+from sglang.srt.models.prenorm import gqa_decoder
 
-MODEL = dense_decoder
+MODEL = gqa_decoder

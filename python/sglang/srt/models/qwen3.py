@@ -1,5 +1,5 @@
 """Qwen3 dense: Llama's layer with a norm over each head of Q and K."""
 
-from sglang.srt.models.dense import dense_decoder
+from sglang.srt.models.prenorm import gqa_decoder
 
-MODEL = dense_decoder
+MODEL = gqa_decoder

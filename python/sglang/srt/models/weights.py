@@ -30,18 +30,22 @@ def load_dummy(model: CausalLM, seed: int) -> None:
 def load_weights(model: CausalLM, checkpoint: Checkpoint, label: str) -> None:
     """Check the whole checkpoint against the model, then copy in the checkpoint's own order."""
     shapes = checkpoint.shapes()
-    weights = list(model.weights())
+    weights = [weight for weight in model.weights() if _is_wanted(weight, shapes)]
     sources = [source for weight in weights for source in _form(weight, shapes)]
     _check(sources, checkpoint, model.ignored())
     by_name = {source.name: source for source in sources}
     progress = ByteProgress(label, sum(_nbytes(source.pieces) for source in sources))
     for name in shapes:
         source = by_name.get(name)
-        if source is not None:
+        if source is not None and source.pieces:
             _copy(source, checkpoint.read(name))
             progress.advance(_nbytes(source.pieces))
     for weight in weights:
         weight.ready()
+
+
+def _is_wanted(weight: Weight, names: Iterable[str]) -> bool:
+    return not weight.group or any(name.startswith(weight.group) for name in names)
 
 
 def _form(weight: Weight, names: Mapping[str, object]) -> tuple[Source, ...]:
@@ -84,7 +88,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def _copy(source: Source, tensor: torch.Tensor) -> None:
     for piece in source.pieces:
-        piece.target.copy_(tensor.narrow(piece.axis, piece.start, piece.length))
+        whole = tensor if piece.entry is None else tensor[piece.entry]
+        piece.target.copy_(whole.narrow(piece.axis, piece.start, piece.length))
 
 
 def _nbytes(pieces: Iterable[Piece]) -> int:

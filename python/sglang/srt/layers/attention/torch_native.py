@@ -9,6 +9,7 @@ projection, and to its cached prefix without a mask; the two are merged by their
 import torch
 from torch.nn import functional as F
 
+from sglang.srt.kernels.flash import flash, merge
 from sglang.srt.kernels.gather_kv import gather_kv
 from sglang.srt.kernels.store_kv import kv_rows, store_kv
 from sglang.srt.kv_pool.base import KVPool
@@ -28,7 +29,7 @@ class TorchNativeAttention:
         self._head_dim = kv.head_dim
         self._page_size = kv.page_size
         self._scale = scale
-        self._planner = StepPlanner(self._kv_heads, kv.page_size)
+        self._planner = StepPlanner(2 * self._kv_heads, kv.page_size)
         self._scratch = torch.empty(0, kv.page_size * kv.head_dim, dtype=pool.layer(0).dtype)
         self._store_rows = torch.empty(0, dtype=torch.int64)
         self._decodes: list[DecodeGroup] = []
@@ -86,8 +87,7 @@ class TorchNativeAttention:
         if chunk.start:
             gathered = self._gather(pages, chunk.blocks, 1, q.dtype)[0, :, :, : chunk.start]
             before, before_sums = self._flash(queries, gathered[:, 0], gathered[:, 1], causal=False)
-            weight = torch.sigmoid(before_sums - sums).unsqueeze(-1)
-            out = torch.lerp(out.float(), before.float(), weight.float()).to(q.dtype)
+            out, _ = merge(out, sums, before, before_sums)
         return out.permute(2, 1, 0, 3).reshape(tokens, -1)
 
     def _gather(self, pages: torch.Tensor, blocks: torch.Tensor, rows: int, dtype: torch.dtype) -> torch.Tensor:
@@ -99,12 +99,6 @@ class TorchNativeAttention:
     def _flash(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attention and log-sum-exp of the scores: q `[group, kv_heads, tokens, dim]`, k and v `[kv_heads, keys, dim]`.
-
-        The public scaled_dot_product_attention does not return the sums, without which parts cannot be merged.
-        """
+        """Output and sums: q `[group, kv_heads, tokens, dim]`, k and v `[kv_heads, keys, dim]`."""
         shape = (self._group, *k.shape)
-        out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k.expand(shape), v.expand(shape), 0.0, causal, scale=self._scale
-        )
-        return out, sums
+        return flash(q, k.expand(shape), v.expand(shape), scale=self._scale, causal=causal)

@@ -47,8 +47,9 @@ class ChunkPlan(NamedTuple):
 class StepPlanner:
     """Plans for one geometry."""
 
-    def __init__(self, kv_heads: int, page_size: int) -> None:
-        self._kv_heads = kv_heads
+    def __init__(self, planes: int, page_size: int) -> None:
+        """`planes`: blocks a page, 2 a KV head or 1 of a latent."""
+        self._planes = planes
         self._page_size = page_size
 
     def plan(self, batch: AttentionBatch) -> tuple[list[DecodeGroup], list[ChunkPlan]]:
@@ -68,7 +69,7 @@ class StepPlanner:
         return -(-tokens // self._page_size)
 
     def _chunk(self, row: AttentionRow, pages: torch.Tensor, first: int) -> ChunkPlan:
-        blocks = gather_rows(pages[: self._pages(row.start)].unsqueeze(0), self._kv_heads)
+        blocks = gather_rows(pages[: self._pages(row.start)].unsqueeze(0), self._planes)
         return ChunkPlan(slice(first, first + row.length), row.start, blocks)
 
     def _split(self, singles: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
@@ -91,7 +92,7 @@ class StepPlanner:
         rows = torch.tensor([index for _, index, _ in members]).unsqueeze(1)
         pages = block_table[rows, torch.minimum(torch.arange(width).unsqueeze(0), last)]
         tokens = torch.tensor([token for _, _, token in members])
-        blocks = gather_rows(pages, self._kv_heads)
+        blocks = gather_rows(pages, self._planes)
         if bool((lengths == longest).all()):
             return DecodeGroup(tokens, blocks, longest, None, None)
         beyond = torch.arange(width * self._page_size).unsqueeze(0) >= lengths.unsqueeze(1)
@@ -99,6 +100,6 @@ class StepPlanner:
         return DecodeGroup(tokens, blocks, longest, bias.view(-1, 1, 1, longest), self._stale(beyond))
 
     def _stale(self, beyond: torch.Tensor) -> torch.Tensor:
-        """The gathered (row, head, K or V, token) whose token is beyond its row; `beyond`: bool `[rows, tokens]`."""
+        """The gathered (row, plane, token) whose token is beyond its row; `beyond`: bool `[rows, tokens]`."""
         rows, tokens = beyond.shape
-        return beyond.unsqueeze(1).expand(rows, self._kv_heads * 2, tokens).flatten().nonzero().flatten()
+        return beyond.unsqueeze(1).expand(rows, self._planes, tokens).flatten().nonzero().flatten()

@@ -1,0 +1,39 @@
+"""A sparse feed-forward block: router, routed experts, and experts that see every token."""
+
+from collections.abc import Iterator
+
+import torch
+
+from sglang.srt.config.model_moe import MoESpec
+from sglang.srt.layers.activation import Activation
+from sglang.srt.layers.mlp import GatedMLP
+from sglang.srt.layers.moe.experts import Experts
+from sglang.srt.layers.moe.router import Router
+from sglang.srt.layers.parameter import LayerContext, Weight
+
+
+class SparseMLP:
+    """`[tokens, hidden]` -> the same; one all-reduce for routed and shared experts together."""
+
+    def __init__(self, context: LayerContext, prefix: str, hidden: int, spec: MoESpec, activation: Activation) -> None:
+        self._router = Router(context, f"{prefix}.gate", hidden, spec)
+        self._experts = Experts(context, f"{prefix}.experts", hidden, spec.intermediate, spec.experts, activation)
+        self._shared: GatedMLP | None = None
+        if spec.shared_intermediate:
+            self._shared = GatedMLP(
+                context, f"{prefix}.shared_experts", hidden, spec.shared_intermediate, activation, partial=True
+            )
+        self._collectives = context.collectives
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = self._experts(x, *self._router(x))
+        if self._shared is not None:
+            out = out.add_(self._shared(x))
+        return self._collectives.all_reduce(out.to(x.dtype))
+
+    def weights(self) -> Iterator[Weight]:
+        """Router, routed experts, shared experts."""
+        yield from self._router.weights()
+        yield from self._experts.weights()
+        if self._shared is not None:
+            yield from self._shared.weights()
