@@ -28,7 +28,10 @@ async def connection(port: int, body: bytes, path: str, count: int) -> None:
 
 def load(port: int, path: str, body: bytes, requests: int, connections: int) -> None:
     async def main() -> None:
+        began = time.perf_counter()
         await asyncio.gather(*(connection(port, body, path, requests // connections) for _ in range(connections)))
+        rate = requests / (time.perf_counter() - began)
+        print(f"{path}: {rate:.0f} streaming requests/s, {connections} at a time")
 
     uvloop.run(main())
 
@@ -45,17 +48,11 @@ def main() -> None:
         ("/v1/completions", '{"prompt":"one two three",' + text + "}"),
         ("/v1/chat/completions", '{"messages":[{"role":"user","content":"hi"}],' + text + "}"),
     ):
-        began = time.perf_counter()
         sender = multiprocessing.get_context("spawn").Process(
             target=load, args=(arguments.port, path, body.encode(), arguments.requests, arguments.connections)
         )
         sender.start()
         sender.join()
-        seconds = time.perf_counter() - began
-        rate = arguments.requests / seconds
-        print(
-            f"{path}: {rate:.0f} streaming requests/s of {arguments.tokens} tokens, {arguments.connections} at a time"
-        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from sglang.srt.entrypoints.http_tools import read_body, respond
 from sglang.srt.entrypoints.openai.chat import chat_wanted
 from sglang.srt.entrypoints.openai.errors import response_of
 from sglang.srt.entrypoints.openai.protocol import MAX_MESSAGES, ChatBody, ChatMessage, ContentPart
-from sglang.srt.entrypoints.openapi import body_schema
+from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
 from sglang.srt.entrypoints.sampling_fields import MAX_STOPS, Body, refuse
 from sglang.srt.errors import RequestError
 
@@ -87,7 +87,7 @@ def _content(content: str | list[Block], param: str) -> str | list[ContentPart]:
 
 def message_routes(front: Front) -> APIRouter:
     """The routes over `front`."""
-    router = APIRouter()
+    router = APIRouter(route_class=DirectRoute)
 
     @router.post("/v1/messages", openapi_extra=body_schema(MessagesBody))
     async def messages(request: Request) -> Response:

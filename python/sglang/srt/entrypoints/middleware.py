@@ -2,6 +2,7 @@
 
 import hmac
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglang.srt.entrypoints.openai.errors import response_of
@@ -32,6 +33,19 @@ class ApiKey:
                 await response_of(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+class BrowserCors:
+    """CORS for requests that carry an Origin, which only browsers send; others pass without its cost."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._cors = CORSMiddleware(app, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        browser = scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"])
+        await (self._cors if browser else self._app)(scope, receive, send)
 
 
 class BodyLimit:

@@ -21,7 +21,7 @@ from sglang.srt.entrypoints.native_protocol import (
     ProfileBody,
     TokenizeBody,
 )
-from sglang.srt.entrypoints.openapi import body_schema
+from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
 from sglang.srt.entrypoints.scheduler_client import Unavailable
 from sglang.srt.errors import EngineError, RequestError
 from sglang.srt.messages.frontend import State
@@ -34,7 +34,8 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def native_routes(front: Front) -> APIRouter:
     """The routes over `front`."""
     router = APIRouter()
-    _add_generation(router, front)
+    _add_generation(busy := APIRouter(route_class=DirectRoute), front)
+    router.include_router(busy)
     _add_health(router, front)
     _add_information(router, front)
     _add_operations(router, front)

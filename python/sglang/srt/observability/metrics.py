@@ -8,9 +8,11 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.registry import Collector
+
+from sglang.srt.observability.histogram import Histogram
 
 PREFIX = "sglang:"
 _LABELS = ("model_name", "instance")
@@ -90,8 +92,7 @@ class Metrics:
 
     def next_tokens(self, seconds: float, tokens: int) -> None:
         """`tokens` came together, `seconds` after the tokens before them."""
-        for _ in range(tokens):
-            self._itl.observe(seconds / tokens)
+        self._itl.observe(seconds / tokens, tokens)
 
     def finished(self, seconds: float, tokens: int, *, aborted: bool) -> None:
         """A request ended `seconds` after its arrival with `tokens` output tokens in all."""
@@ -135,8 +136,9 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        family = Histogram(PREFIX + name, text, _LABELS, buckets=buckets, registry=self._registry)
-        return family.labels(*self._labels)
+        made = Histogram(PREFIX + name, text, _LABELS, self._labels, buckets)
+        self._registry.register(made)
+        return made
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(PREFIX + name, text, _LABELS, registry=self._registry).labels(*self._labels)
