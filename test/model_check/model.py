@@ -40,7 +40,6 @@ RULES = frozenset(
         "numbers differ between lives",
         "grants differ between lives",
         "drained speaks for one life only",
-        "a stranger's cancel is answered",
     }
 )
 """Each can be taken away, to see the check fail without it."""
@@ -61,7 +60,8 @@ class Budget:
 
     loss: int = 1
     repeat: int = 1
-    crash: int = 1
+    crash_p: int = 1
+    crash_d: int = 1
     suspicion: int = 1
     """A peer is given up although it lives: a pause that was too long."""
     write_error: int = 1
@@ -174,8 +174,8 @@ class Model:
                 yield self._fence(spent)
             if w.guest:
                 yield self._drop_guest(spent)
-        if budget.crash:
-            spent = replace(w, budget=replace(budget, crash=budget.crash - 1))
+        if budget.crash_p:
+            spent = replace(w, budget=replace(budget, crash_p=budget.crash_p - 1))
             ghosts = [(s.number, s.greeting) for s in w.sources for _ in range(s.flying)]
             yield replace(
                 spent,
@@ -186,6 +186,8 @@ class Model:
                 sources=(),
                 ghosts=tuple(sorted((*w.ghosts, *ghosts))),
             )
+        if budget.crash_d:
+            spent = replace(w, budget=replace(budget, crash_d=budget.crash_d - 1))
             first = LIFE * (w.d_life + 1) if self.has("grants differ between lives") else 0
             yield replace(
                 spent, d_life=w.d_life + 1, greeting=first, granted=False, peer=None, number=-1, counted=0, asked=0
@@ -204,6 +206,8 @@ class Model:
             yield granted.send(("hello", *granted.key))
         elif not (w.guest and w.known[-1][0] == w.d_life):
             yield w.send(("wanted", w.greeting))  # the answer to a heartbeat
+        if w.peer is not None and w.peer != w.p_life:
+            yield self._fence(w)  # the heartbeats of another incarnation do not count: silence
         if w.number < 0 and w.peer is not None and w.asked < self.transfers:
             number = w.asked + (LIFE * w.d_life if self.has("numbers differ between lives") else 0)
             asked = replace(w, number=number, state=DestinationState.ASKED, counted=0, asked=w.asked + 1)
@@ -367,7 +371,7 @@ class Model:
                 return self._put(w, s, cancelled)
         if w.known and self.has("a cancel takes the number of its ask"):
             w = replace(w, seen=w.seen | {number})
-        return w.send(("drained", number)) if self.has("a stranger's cancel is answered") else w
+        return w.send(("drained", number))
 
 
 def _dead(w: World, message: Message) -> bool:
@@ -394,9 +398,8 @@ class Explored:
     """Worlds from which the two engines can never work together again."""
 
 
-def explore(model: Model, budget: Budget, most: int = 3_000_000) -> Explored:
-    """Breadth first from the start; raises Violation with the shortest way that leads to one."""
-    start = World(budget)
+def explore(model: Model, start: World, most: int = 4_000_000) -> Explored:
+    """Breadth first from `start`; raises Violation with the shortest way that leads to one."""
     numbers: dict[World, int] = {start: 0}
     worlds: list[World] = [start]
     came_from: list[int] = [-1]

@@ -15,6 +15,16 @@ GRACE_S = 10.0
 """A loop that has not ended this long after its parent did will not end."""
 
 
+def exit_within(seconds: float, code: int) -> None:
+    """End this process after that time, whatever hangs in it."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        os._exit(code)
+
+    threading.Thread(target=end, name="last-resort", daemon=True).start()
+
+
 class ParentWatch:
     """Notices the end of stdin in a thread; `fileno()` becomes readable then."""
 

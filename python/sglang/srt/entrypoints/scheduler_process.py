@@ -27,9 +27,9 @@ from sglang.srt.core.trace import NullTracer, Tracer
 from sglang.srt.disaggregation.assemble import Assembled, assemble, open_messenger, role_settings
 from sglang.srt.disaggregation.counter.hook import CounterHook, TracedCounterHook
 from sglang.srt.disaggregation.messenger.fabric import FabricMessenger, PoolMemory
-from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch
+from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch, exit_within
 from sglang.srt.entrypoints.watchdog import Watchdog, WatchedChannel
-from sglang.srt.errors import CheckpointError, ConfigError, EngineError
+from sglang.srt.errors import CheckpointError, ConfigError
 from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
 from sglang.srt.kv_pool.base import KVPool
@@ -49,6 +49,9 @@ from sglang.srt.observability.logs import setup_logging
 from sglang.srt.observability.trace import ChromeTracer
 
 LOG = logging.getLogger(__name__)
+
+CLEANUP_S = 3.0
+"""Time that a broken engine has to leave its peers and its shared memory: its compute thread may hang for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,11 @@ def run(config: ServerConfig, address: str) -> None:
     gc.freeze()
     try:
         scheduler.run()
+    except BaseException:
+        LOG.exception("the engine cannot go on; stacks of all threads:")
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        exit_within(CLEANUP_S, 1)
+        raise
     finally:
         scheduler.close()
         channel.close()
@@ -215,9 +223,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, CheckpointError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    except EngineError:
-        LOG.exception("the engine cannot go on; stacks of all threads:")
-        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+    except Exception as error:
+        LOG.exception("the engine ended: %s", type(error).__name__)
         return 1
     return 0
 

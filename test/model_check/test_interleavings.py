@@ -1,0 +1,84 @@
+"""Every interleaving of two engines over an unreliable channel, and each rule shown to be needed.
+
+Sizes are chosen so that the default run takes half a minute here; the slow ones go one fault deeper.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from model_check.model import RULES, Budget, Explored, Model, Violation, World, explore
+
+NONE = Budget(loss=0, repeat=0, crash_p=0, crash_d=0, suspicion=0, write_error=0)
+
+
+def check(model: Model, budget: Budget) -> Explored:
+    explored = explore(model, World(budget))
+    assert not explored.stuck, explored.stuck[0]
+    assert not explored.estranged, explored.estranged[0]
+    assert explored.served, "no transfer ever succeeds: the model explores nothing"
+    return explored
+
+
+@pytest.mark.parametrize(
+    ("faults", "transfers", "weight"),
+    [
+        ("", 2, 1),
+        ("loss", 1, 2),
+        ("write_error", 1, 2),
+        ("repeat", 1, 2),
+        ("suspicion", 1, 2),
+        ("crash_p", 1, 2),
+        ("loss repeat write_error", 1, 1),
+        ("suspicion repeat", 1, 1),
+        ("suspicion crash_p", 1, 1),
+    ],
+)
+def test_no_late_write_no_second_end_no_stuck_slot(faults: str, transfers: int, weight: int) -> None:
+    budget = replace(NONE, **dict.fromkeys(faults.split(), 1))
+    check(Model(transfers=transfers, weight=weight), budget)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("faults", "transfers", "weight"),
+    [
+        ("", 2, 2),
+        ("loss", 2, 1),
+        ("write_error", 2, 1),
+        ("crash_d", 1, 1),
+        ("repeat", 2, 1),
+        ("suspicion", 2, 1),
+        ("crash_p repeat", 1, 1),
+        ("suspicion crash_p repeat", 1, 1),
+    ],
+)
+def test_one_fault_deeper(faults: str, transfers: int, weight: int) -> None:
+    budget = replace(NONE, **dict.fromkeys(faults.split(), 1))
+    check(Model(transfers=transfers, weight=weight), budget)
+
+
+RESTARTED = World(
+    NONE, d_life=1, greeting=101, granted=True, peer=0, guest=True, known=((1, 101),), messages=(("drained", 0),)
+)
+"""A decode engine in its second life, while an answer to its first is still on the way."""
+
+NEEDED = {
+    "free only when nothing can land": (World(NONE), 1),
+    "fence before reuse": (World(NONE), 1),
+    "drained only when quiet": (World(NONE), 1),
+    "an ask belongs to its grant": (World(NONE), 2),
+    "an ask is obeyed once": (World(replace(NONE, repeat=1)), 1),
+    "a cancel takes the number of its ask": (World(NONE), 1),
+    "drained speaks for one life only": (World(replace(NONE, crash_p=1)), 1),
+    "numbers differ between lives": (RESTARTED, 1),
+    "grants differ between lives": (World(replace(NONE, crash_d=1)), 1),
+}
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_without_the_rule_the_check_fails(rule: str) -> None:
+    start, transfers = NEEDED[rule]
+    with pytest.raises(Violation):
+        explore(Model(transfers=transfers, weight=1, without=rule), start)
