@@ -124,6 +124,14 @@ class KVMessenger(Protocol):
         """Regions that `peer` may write, under keys of its own. Raises EngineError where it has a grant already."""
         ...
 
+    def locate(self, peer: str, address: bytes) -> None:
+        """Say where a granted peer's writes come from: a later revoke() cuts off that peer and nobody else.
+
+        Without it a revoke may also break other peers' writes in flight, on providers that can only cut connections.
+        Raises EngineError for an address that is none.
+        """
+        ...
+
     def revoke(self, peer: str) -> None:
         """After this returns, nothing that `peer` sends can land. A no-op without a grant."""
         ...

@@ -58,6 +58,8 @@ class HelloReply(msgspec.Struct, frozen=True, kw_only=True, tag="hello_reply"):
     """Empty where accepted."""
     layout: ShardLayout
     provider: Text
+    fabric_address: Annotated[bytes, msgspec.Meta(max_length=1024)]
+    """Where P's writes come from, so that D can cut off P alone."""
 
 
 class HelloWanted(msgspec.Struct, frozen=True, kw_only=True, tag="hello_wanted"):

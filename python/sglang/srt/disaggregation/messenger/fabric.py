@@ -101,6 +101,15 @@ class FabricMessenger:
         granted = [region.grant(peer) for region in self._regions]
         return tuple(RemoteRegion(rank=rank, base=g.base, key=g.key, nbytes=g.nbytes) for rank, g in enumerate(granted))
 
+    def locate(self, peer: str, address: bytes) -> None:
+        if peer not in self._granted:
+            return
+        try:
+            for region in self._regions:
+                region.grant(peer, address)
+        except ValueError as error:
+            raise EngineError(f"the fabric address of {peer} is unusable: {error}") from error
+
     def revoke(self, peer: str) -> None:
         if peer in self._granted:
             self._granted.remove(peer)

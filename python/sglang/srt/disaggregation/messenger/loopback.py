@@ -141,6 +141,9 @@ class LoopbackMessenger:
         self._keys[key] = peer
         return (RemoteRegion(rank=0, base=0, key=key, nbytes=len(self.memory)),)
 
+    def locate(self, peer: str, address: bytes) -> None:
+        """Keys alone fence here; there are no connections to cut."""
+
     def revoke(self, peer: str) -> None:
         self._keys = {key: holder for key, holder in self._keys.items() if holder != peer}
 

@@ -122,6 +122,7 @@ class Guests:
                 peer_incarnation=hello.incarnation,
                 greeting=hello.greeting,
                 refusal=why[:SAID],
+                fabric_address=self._messenger.address,
                 layout=self._layout,
                 provider=self._messenger.provider,
             ),

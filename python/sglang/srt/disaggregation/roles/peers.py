@@ -9,6 +9,7 @@ from sglang.srt.core.ports import KVMessenger, RemoteRegion
 from sglang.srt.disaggregation.handshake import reply_problem
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.settings import RoleSettings
+from sglang.srt.errors import EngineError
 from sglang.srt.messages.wire import (
     WIRE_VERSION,
     Heartbeat,
@@ -158,6 +159,7 @@ class Peers:
         if not current or peer.state in ACQUAINTED:
             return
         refusal = reply.refusal or reply_problem(reply, layout=self._layout, provider=self._messenger.provider)
+        refusal = refusal or self._locate(peer, reply)
         if refusal:
             if peer.refusal != refusal:
                 LOG.error("prefill engine %s does not fit: %s", peer.name, refusal)
@@ -167,6 +169,14 @@ class Peers:
         LOG.info("prefill engine %s is usable", peer.name)
         peer.state, peer.refusal = PeerState.USABLE, ""
         peer.incarnation, peer.layout, peer.heard_at = reply.incarnation, reply.layout, now
+
+    def _locate(self, peer: Peer, reply: HelloReply) -> str:
+        """Why the address in a reply cannot be used; empty where it can."""
+        try:
+            self._messenger.locate(peer.name, reply.fabric_address)
+        except EngineError as error:
+            return str(error)
+        return ""
 
     def fence(self, peer: Peer, why: str) -> None:
         """Take a peer's memory key away; when this returns, nothing of it can land. Greets it anew from now on."""
