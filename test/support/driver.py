@@ -51,7 +51,8 @@ class Driver:
         spec = read_model_spec(folder)
         options = WorkerOptions(
             dtype=dtype, kv_cache_dtype=kv_dtype, load_format=load_format, page_size=page_size,
-            max_running_requests=rows, max_context=context, max_total_tokens=(pages or 4096 // page_size + 64) * page_size,
+            max_running_requests=rows, max_context=context,
+            max_total_tokens=(pages or 4096 // page_size + 64) * page_size,
         )  # fmt: skip
         self.runner: ModelRunner
         self.pool: KVPool

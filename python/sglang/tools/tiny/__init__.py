@@ -1,0 +1,1 @@
+"""Random checkpoints with every feature of a real one, scaled down."""
