@@ -10,9 +10,10 @@ from sglang.srt.config.model import read_model_spec
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import RowOpen, SampledToken, StepPlan, StepResult, StepRow
 from sglang.srt.kv_pool.base import KVPool
-from sglang.srt.model_executor.build import WorkerOptions, build_runner
+from sglang.srt.model_executor.build import build_runner
 from sglang.srt.model_executor.hooks import LayerHook, NullHook
 from sglang.srt.model_executor.model_runner import ModelRunner
+from sglang.srt.model_executor.options import WorkerOptions
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=True)
 

@@ -85,7 +85,7 @@ def test_sglangs_disaggregation_names_are_aliases() -> None:
         ("--model-path m --port 70000", "--port: must be 0..65535"),
         ("--model-path m --page-size 129", "--page-size: must be 1..128"),
         ("--model-path m --dtype int3", "--dtype: invalid choice"),
-        ("--model-path m --tp-size 2", "--tp-size: more than one rank is not supported yet"),
+        ("--model-path m --tp-size 65", "--tp-size: must be 1..64"),
         ("--model-path m --dp-size 2", "--dp-size 2: not supported yet"),
         ("--model-path m --quantization fp8", "--quantization fp8: not supported yet"),
         (

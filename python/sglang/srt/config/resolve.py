@@ -40,7 +40,7 @@ _CHECKS: tuple[_Check, ...] = (
         lambda c: not c.is_embedding or c.disagg_mode == "null",
         "--is-embedding: an embedding engine decodes nothing, so it cannot go with --disagg-mode",
     ),
-    (lambda c: c.tp_size == 1, "--tp-size: more than one rank is not supported yet"),
+    (lambda c: 1 <= c.tp_size <= 64, "--tp-size: must be 1..64"),
     (lambda c: c.threads >= 1, "--threads: must be at least 1"),
     (lambda c: c.grammar_compile_timeout >= 1, "--grammar-compile-timeout: must be at least 1 second"),
     (lambda c: 1 <= c.disagg_bootstrap_port <= 65535, "--disagg-bootstrap-port: must be 1..65535"),

@@ -16,6 +16,14 @@ class Collectives(Protocol):
         """The ranks' `[..., n]` joined along the last axis, in rank order: `[..., size * n]`."""
         ...
 
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Fill `tensor`, of the same shape on every rank and contiguous, with what rank 0 has in it."""
+        ...
+
+    def barrier(self) -> None:
+        """Return once every rank is here: what it wrote before, into its KV pool too, is visible then."""
+        ...
+
 
 class SoloCollectives:
     """The collectives of a group of one: nothing to exchange."""
@@ -25,3 +33,9 @@ class SoloCollectives:
 
     def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        pass
+
+    def barrier(self) -> None:
+        pass

@@ -32,7 +32,7 @@ from sglang.srt.entrypoints.watchdog import Watchdog, WatchedChannel
 from sglang.srt.errors import CheckpointError, ConfigError
 from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
-from sglang.srt.kv_pool.base import KVPool
+from sglang.srt.kv_pool.base import KVPool, Region
 from sglang.srt.managers.limits import Limits
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.role import UnifiedRole
@@ -40,10 +40,12 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.cache_manager import CacheManager
 from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.frontend import Ready, ToFrontend, ToScheduler
-from sglang.srt.model_executor.build import WorkerOptions, build_worker
+from sglang.srt.model_executor.build import build_worker
 from sglang.srt.model_executor.hooks import NullHook
+from sglang.srt.model_executor.options import WorkerOptions
 from sglang.srt.model_executor.profiler import TorchProfiler
-from sglang.srt.model_executor.worker import ThreadWorker
+from sglang.srt.model_executor.tp.worker import build_tp_worker
+from sglang.srt.model_executor.worker import ComputeWorker
 from sglang.srt.models.base import LayerHook
 from sglang.srt.observability.logs import setup_logging
 from sglang.srt.observability.trace import ChromeTracer
@@ -52,16 +54,6 @@ LOG = logging.getLogger(__name__)
 
 CLEANUP_S = 3.0
 """Time that a broken engine has to leave its peers and its shared memory: its compute thread may hang for ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What every mode has."""
-
-    worker: ThreadWorker
-    pool: KVPool
-    grammars: GrammarService | None
-    assembled: Assembled
 
 
 def worker_options(config: ServerConfig) -> WorkerOptions:
@@ -108,32 +100,68 @@ def layer_hook(config: ServerConfig, messenger: FabricMessenger, tracer: Tracer)
     return TracedCounterHook(messenger.counter, tracer) if tracer.enabled else CounterHook(messenger.counter)
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The worker, the lead's pool, and every rank's pool as this process has it mapped."""
+
+    worker: ComputeWorker
+    pool: KVPool
+    regions: tuple[Region, ...]
+    """Alive as long as this object."""
+
+    def memory(self) -> list[PoolMemory]:
+        """For the messenger, which sends for all ranks."""
+        own = PoolMemory(self.pool.address, self.pool.nbytes)
+        return [own, *(PoolMemory(region.address, region.nbytes) for region in self.regions)]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every mode has."""
+
+    workers: Workers
+    grammars: GrammarService | None
+    assembled: Assembled
+
+
+def build_workers(config: ServerConfig, spec: ModelSpec, hook: LayerHook, matchers: GrammarService | None) -> Workers:
+    """One rank in a thread, or several of which all but the first are processes."""
+    path, options = Path(config.model_path), worker_options(config)
+    if config.tp_size == 1:
+        alone, pool = build_worker(path, spec, options, hook, matchers=matchers)
+        return Workers(alone, pool, ())
+    worker, pool, mapped = build_tp_worker(
+        path, spec, options, config.tp_size, hook, matchers=matchers, log_level=config.log_level
+    )
+    return Workers(worker, pool, tuple(mapped))
+
+
 def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
     """Load, allocate and connect. The fabric opens before the weights load: a wrong provider shows at once."""
-    path, options = Path(config.model_path), worker_options(config)
-    grammars = open_grammars(config, spec.vocab_size, read_model_folder(path).end_token_ids)
+    grammars = open_grammars(config, spec.vocab_size, read_model_folder(Path(config.model_path)).end_token_ids)
     if config.disagg_mode == "null":
-        worker, pool = build_worker(path, spec, options, NullHook(), matchers=grammars)
-        return Parts(worker, pool, grammars, Assembled(UnifiedRole(), ()))
+        workers = build_workers(config, spec, NullHook(), grammars)
+        return Parts(workers, grammars, Assembled(UnifiedRole(), ()))
     settings = role_settings(config)
     messenger = open_messenger(config, settings)
     with ExitStack() as undo:
         # An engine that fails to start must not leave its fabric's shared memory behind.
         undo.callback(messenger.close)
-        worker, pool = build_worker(path, spec, options, layer_hook(config, messenger, tracer), matchers=grammars)
+        workers = build_workers(config, spec, layer_hook(config, messenger, tracer), grammars)
+        undo.callback(workers.worker.close)
         assembled = assemble(
             config,
             settings,
             messenger,
-            [PoolMemory(pool.address, pool.nbytes)],
-            pool.layout,
+            workers.memory(),
+            workers.pool.layout,
             context=config.context_length or spec.max_positions,
             vocabulary=spec.vocab_size,
             tracer=tracer,
         )
         undo.pop_all()
     LOG.info("fabric %s through %s", messenger.provider, messenger.library)
-    return Parts(worker, pool, grammars, assembled)
+    return Parts(workers, grammars, assembled)
 
 
 def open_tracer(config: ServerConfig) -> Tracer:
@@ -152,23 +180,23 @@ def run(config: ServerConfig, address: str) -> None:
     )
     tracer = open_tracer(config)
     parts = build(config, spec, tracer)
-    profiler = TorchProfiler(parts.worker, f"{config.disagg_mode}-{config.port}")
+    profiler = TorchProfiler(parts.workers.worker, f"{config.disagg_mode}-{config.port}")
     channel = WatchedChannel(ParentChannel(wire, parent), Watchdog(config.watchdog_timeout), profiler)
     limits = limits_of(config, spec)
     sources: Sequence[zmq.Socket[bytes] | int] = (
         wire.socket,
-        parts.worker.fileno(),
+        parts.workers.worker.fileno(),
         parent.fileno(),
         *(() if parts.grammars is None else (parts.grammars.fileno(),)),
         *parts.assembled.sources,
     )
-    layout = parts.pool.layout
+    layout = parts.workers.pool.layout
     scheduler = Scheduler(
         limits=limits,
         cache=CacheManager(
             num_pages=layout.num_pages, page_size=config.page_size, reuse=not config.disable_radix_cache
         ),
-        worker=parts.worker,
+        worker=parts.workers.worker,
         role=parts.assembled.role,
         channel=channel,
         waiter=ZmqWaiter(sources),

@@ -2,26 +2,27 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
-
-import msgspec
+from typing import Literal, NamedTuple
 
 from sglang.srt.config.hardware import detect
 from sglang.srt.config.model import ModelSpec
 from sglang.srt.config.model_digest import dummy_digest, model_digest
 from sglang.srt.core.layout import KVLayout, ShardLayout
-from sglang.srt.distributed.collectives import SoloCollectives
+from sglang.srt.distributed.collectives import Collectives, SoloCollectives
 from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.errors import ConfigError
 from sglang.srt.kv_pool.base import TORCH_DTYPES, KVPool, Region
 from sglang.srt.kv_pool.layout import kv_layout
 from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.kv_pool.open import open_pool
+from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.layers.attention.open import open_attention
 from sglang.srt.layers.parameter import LayerContext
+from sglang.srt.model_executor.follower import FollowerRunner
 from sglang.srt.model_executor.grammar_rows import MatcherSource
 from sglang.srt.model_executor.memory_budget import pages_that_fit
 from sglang.srt.model_executor.model_runner import ModelRunner
+from sglang.srt.model_executor.options import Dtype, WorkerOptions
 from sglang.srt.model_executor.row_table import RowTable
 from sglang.srt.model_executor.sampling_state import SamplingState
 from sglang.srt.model_executor.worker import ThreadWorker
@@ -30,30 +31,8 @@ from sglang.srt.models.progress import ByteProgress
 from sglang.srt.models.registry import build_model
 from sglang.srt.models.weights import load_dummy, load_model
 
-Dtype = Literal["auto", "float32", "bfloat16"]
 Allocate = Callable[[int, Callable[[int], None]], Region]
 """(bytes, progress) -> zeroed memory for the KV pool."""
-
-
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker of one rank is built from; ServerConfig's fields of the same names."""
-
-    dtype: Dtype = "auto"
-    kv_cache_dtype: Dtype = "auto"
-    """auto: the weights' dtype."""
-    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
-    page_size: int = 16
-    max_total_tokens: int = 0
-    mem_fraction_static: float = 0.3
-    max_running_requests: int = 64
-    max_context: int = 0
-    """Tokens a row can hold; 0: the model's own limit."""
-    threads: int = 1
-    cores: tuple[int, ...] = ()
-    random_seed: int = 0
-    """Of dummy weights."""
-    embedding: bool = False
-    """Answer with hidden states in place of tokens."""
 
 
 def compute_dtype(spec: ModelSpec, dtype: Dtype) -> Literal["float32", "bfloat16"]:
@@ -69,6 +48,22 @@ def engine_layout(model_path: Path, spec: ModelSpec, options: WorkerOptions) -> 
     digest = dummy_digest(spec, options.random_seed) if dummy else model_digest(model_path, spec)
     dtype = compute_dtype(spec, options.dtype) if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
     return kv_layout(spec, page_size=options.page_size, dtype=dtype, model=digest)
+
+
+class LoadedRank(NamedTuple):
+    """One rank's weights, and what its pool and rows are made from once the number of pages is known."""
+
+    spec: ModelSpec
+    options: WorkerOptions
+    layout: KVLayout
+    max_context: int
+    group: ParallelGroup
+    collectives: Collectives
+    model: CausalLM
+
+    def shard(self, pages: int) -> ShardLayout:
+        """The layout of all ranks' pools."""
+        return ShardLayout(kv=self.layout, tp_size=self.group.size, num_pages=pages)
 
 
 def build_worker(
@@ -97,43 +92,86 @@ def build_runner(
     matchers: MatcherSource | None = None,
 ) -> tuple[ModelRunner, KVPool]:
     """What build_worker puts into a thread."""
+    loaded = load_rank(model_path, spec, options, ParallelGroup(), SoloCollectives())
+    pool = make_pool(loaded, pages_for(loaded), allocate)
+    return make_runner(loaded, pool, hook, matchers), pool
+
+
+def load_rank(
+    model_path: Path, spec: ModelSpec, options: WorkerOptions, group: ParallelGroup, collectives: Collectives
+) -> LoadedRank:
+    """Read this rank's share of the weights. Raises as build_worker does."""
     layout = engine_layout(model_path, spec, options)
     max_context = options.max_context or spec.max_positions
     if max_context > spec.max_positions:
         raise ConfigError(f"--context-length {max_context} exceeds the model's {spec.max_positions}")
-    model = _load(model_path, spec, options)
-    pool = _pool(layout, options, max_context, allocate)
-    table = RowTable(
-        max_rows=options.max_running_requests,
-        max_context=max_context,
-        page_size=options.page_size,
-        num_pages=pool.layout.num_pages,
-    )
-    backend = open_attention(spec, pool, model.latent_heads())
-    state = SamplingState(options.max_running_requests, spec.vocab_size, matchers)
-    return ModelRunner(model, backend, hook, table, state, embedding=options.embedding), pool
-
-
-def _load(model_path: Path, spec: ModelSpec, options: WorkerOptions) -> CausalLM:
-    dtype = TORCH_DTYPES[compute_dtype(spec, options.dtype)]
-    model = build_model(spec, LayerContext(dtype, ParallelGroup(), SoloCollectives()))
+    model = build_model(spec, LayerContext(TORCH_DTYPES[compute_dtype(spec, options.dtype)], group, collectives))
     if options.load_format == "dummy":
         load_dummy(model, options.random_seed)
     else:
         load_model(model, model_path)
-    return model
+    return LoadedRank(spec, options, layout, max_context, group, collectives, model)
 
 
-def _pool(layout: KVLayout, options: WorkerOptions, max_context: int, allocate: Allocate) -> KVPool:
-    one = ShardLayout(kv=layout, tp_size=1, num_pages=1)
-    pages = pages_that_fit(
-        page_bytes=one.region_bytes(0),
-        page_size=layout.page_size,
+def pages_for(loaded: LoadedRank) -> int:
+    """Pages of each rank's pool. The ranks of a CPU engine share the machine's memory, so they count together."""
+    options, one = loaded.options, loaded.shard(1)
+    return pages_that_fit(
+        page_bytes=sum(one.region_bytes(rank) for rank in range(one.tp_size)),
+        page_size=loaded.layout.page_size,
         max_total_tokens=options.max_total_tokens,
         mem_fraction=options.mem_fraction_static,
         available=detect().memory_bytes,
-        useful_tokens=options.max_running_requests * (max_context + layout.page_size - 1),
+        useful_tokens=options.max_running_requests * (loaded.max_context + loaded.layout.page_size - 1),
     )
-    shard = ShardLayout(kv=layout, tp_size=1, num_pages=pages)
-    progress = ByteProgress("touch KV memory", shard.region_bytes(0))
-    return open_pool(shard, 0, allocate(shard.region_bytes(0), progress.advance))
+
+
+def make_pool(loaded: LoadedRank, pages: int, allocate: Allocate) -> KVPool:
+    """This rank's pool, touched."""
+    shard, rank = loaded.shard(pages), loaded.group.rank
+    progress = ByteProgress("touch KV memory", shard.region_bytes(rank))
+    return open_pool(shard, rank, allocate(shard.region_bytes(rank), progress.advance))
+
+
+def make_backend(loaded: LoadedRank, pool: KVPool) -> AttentionBackend:
+    """Attention over this rank's heads."""
+    return open_attention(loaded.spec, pool, loaded.model.latent_heads(), loaded.group.size)
+
+
+def make_table(loaded: LoadedRank, pool: KVPool) -> RowTable:
+    """The rows, of which every rank keeps the same."""
+    return RowTable(
+        max_rows=loaded.options.max_running_requests,
+        max_context=loaded.max_context,
+        page_size=loaded.layout.page_size,
+        num_pages=pool.layout.num_pages,
+    )
+
+
+def make_runner(
+    loaded: LoadedRank, pool: KVPool, hook: LayerHook, matchers: MatcherSource | None = None
+) -> ModelRunner:
+    """The runner of the only rank, or of the lead."""
+    options = loaded.options
+    state = SamplingState(options.max_running_requests, loaded.spec.vocab_size, matchers)
+    return ModelRunner(
+        loaded.model,
+        make_backend(loaded, pool),
+        hook,
+        make_table(loaded, pool),
+        state,
+        embedding=options.embedding,
+        collectives=loaded.collectives,
+    )
+
+
+def make_follower(loaded: LoadedRank, pool: KVPool) -> FollowerRunner:
+    """The runner of any other rank."""
+    return FollowerRunner(
+        loaded.model,
+        make_backend(loaded, pool),
+        make_table(loaded, pool),
+        loaded.collectives,
+        vocab_size=loaded.spec.vocab_size,
+        embedding=loaded.options.embedding,
+    )

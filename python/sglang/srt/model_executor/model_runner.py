@@ -5,6 +5,7 @@ import time
 import torch
 
 from sglang.srt.core.step import SampledToken, StepPlan, StepResult, TokenScore
+from sglang.srt.distributed.collectives import Collectives, SoloCollectives
 from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.model_executor.forward_batch import ForwardBatch, build_batch
 from sglang.srt.model_executor.prompt_scores import score
@@ -26,14 +27,18 @@ class ModelRunner:
         state: SamplingState,
         *,
         embedding: bool = False,
+        collectives: Collectives | None = None,
     ) -> None:
-        """`embedding`: rows that would sample answer with their last hidden state instead."""
+        """`embedding`: rows that would sample answer with their last hidden state instead. `collectives`: of the ranks
+        that this one leads; it alone samples, and tells them the tokens.
+        """
         self._model = model
         self._backend = backend
         self._hook = hook
         self._table = table
         self._state = state
         self._embedding = embedding
+        self._collectives = collectives if collectives is not None else SoloCollectives()
         self._sampler = Sampler(state)
 
     @torch.inference_mode()
@@ -63,6 +68,7 @@ class ModelRunner:
 
     def _sample(self, logits: torch.Tensor, batch: ForwardBatch) -> tuple[SampledToken, ...]:
         sampled = self._sampler.sample(logits, batch.slots, batch.sampled_positions)
+        self._collectives.broadcast(sampled.tokens)
         self._table.last_token[batch.slots] = sampled.tokens
         return self._state.grammars.marked(self._tokens(sampled, batch.slots.tolist()))
 

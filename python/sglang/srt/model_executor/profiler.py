@@ -8,13 +8,13 @@ from pathlib import Path
 from torch import profiler
 
 from sglang.srt.messages.frontend import Done, Profile
-from sglang.srt.model_executor.worker import ThreadWorker
+from sglang.srt.model_executor.worker import ComputeWorker
 
 
 class TorchProfiler:
     """Obeys Profile messages. What it answers comes out of `poll`, in the caller's thread."""
 
-    def __init__(self, worker: ThreadWorker, name: str) -> None:
+    def __init__(self, worker: ComputeWorker, name: str) -> None:
         """`name` begins the file names."""
         self._worker = worker
         self._name = name

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from sglang.srt.core.ports import Worker
 from sglang.srt.core.step import StepPlan, StepResult
 from sglang.srt.errors import EngineError
 
@@ -25,8 +26,16 @@ class StepExecutor(Protocol):
         ...
 
 
+class ComputeWorker(Worker, Protocol):
+    """A worker whose compute thread can be borrowed between two steps."""
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Run `function`, which must not raise, on the compute thread, after the steps submitted so far."""
+        ...
+
+
 class ThreadWorker:
-    """A core.ports.Worker.
+    """A ComputeWorker of one rank.
 
     The descriptor is an eventfd that is signalled when the first result lands in an empty list, and cleared when poll
     has taken everything; after a failure it stays readable.

@@ -53,6 +53,7 @@ class Decoder:
         """`norm`: the final one, where it is not an RMSNorm. `embedding_scale` is rounded to the model's dtype."""
         self._layers = tuple(layers)
         self._latent_heads = tuple(latent_heads)
+        self._collectives = context.collectives
         ropes = [spec.rope] if spec.local_rope is None else [spec.rope, spec.local_rope]
         self._ropes = [RotaryEmbedding(rope, spec.rotary_dim, context.dtype) for rope in ropes]
         windowed = [spec.window(index) > 0 for index in range(spec.num_layers)]
@@ -84,6 +85,8 @@ class Decoder:
         rotation = rotations[self._rope_of[last]]
         if inputs.wanted is None:
             self._layers[last].store_kv(x, rotation, backend)
+            # No all-reduce follows, and the hook speaks for every rank.
+            self._collectives.barrier()
             hook.after_attention(last)
             return None
         # Nothing after the last layer's attention mixes tokens, so only the wanted ones go on.

@@ -1,0 +1,28 @@
+"""What a worker is built from, as data: it travels to the processes of further ranks."""
+
+from typing import Literal
+
+import msgspec
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker of one rank is built from; ServerConfig's fields of the same names."""
+
+    dtype: Dtype = "auto"
+    kv_cache_dtype: Dtype = "auto"
+    """auto: the weights' dtype."""
+    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    page_size: int = 16
+    max_total_tokens: int = 0
+    mem_fraction_static: float = 0.3
+    max_running_requests: int = 64
+    max_context: int = 0
+    """Tokens a row can hold; 0: the model's own limit."""
+    threads: int = 1
+    cores: tuple[int, ...] = ()
+    random_seed: int = 0
+    """Of dummy weights."""
+    embedding: bool = False
+    """Answer with hidden states in place of tokens."""
