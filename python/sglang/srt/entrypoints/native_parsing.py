@@ -20,7 +20,7 @@ class ParseFunctionCallBody(Body):
     """/parse_function_call."""
 
     text: str
-    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_call_parser: str
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from sglang.srt.constrained.vocabulary import byte_level_alphabet
 from sglang.srt.errors import CheckpointError, RequestError
 from sglang.srt.managers.chat_template import ChatTemplate, Message
 from sglang.srt.managers.model_folder import ModelFolder, read_model_folder
@@ -24,7 +25,7 @@ class Tokenizer:
     def __init__(self, files: TokenizerFiles, folder: ModelFolder, template: ChatTemplate | None) -> None:
         self._coder = files.coder
         self._template = template
-        self._byte_of = _byte_level_alphabet() if files.byte_level else {}
+        self._byte_of = byte_level_alphabet() if files.byte_level else {}
         self.vocab_size = folder.vocab_size
         self.defaults = folder.defaults
         self.end_token_ids = folder.end_token_ids or files.end_token_ids
@@ -120,10 +121,3 @@ def _template_source(chat_template: str) -> str:
         return Path(chat_template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"--chat-template: cannot read {chat_template}: {error}") from error
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable bytes stand for themselves, the rest follow from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
