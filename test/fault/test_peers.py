@@ -1,0 +1,152 @@
+"""Peers that die, freeze, leave and come back, as real processes: no request lost, no byte wrong, nothing left held.
+
+One cluster of two prefill engines and one decode engine serves the whole file, in order; each test leaves it whole.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.storm import Storm, prompts, storm, tokens, wait_until
+
+LOAD = prompts(10, 1, 200, 800)
+
+
+@pytest.fixture(scope="module", params=["tcp", "shm"])
+def whole(request: pytest.FixtureRequest, tiny: Path) -> Iterator[Storm]:
+    flags = ("--disagg-heartbeat-s", "0.5", "--disable-radix-cache")
+    with storm(tiny, request.param, flags=flags) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(whole: Storm) -> list[list[int]]:
+    return whole.answers(whole.decode[0], LOAD)
+
+
+def test_a_prefill_engine_killed_under_load_costs_no_request_and_is_used_again(
+    whole: Storm, expected: list[list[int]]
+) -> None:
+    """Peer lost; retry elsewhere; restart under the same address is a new incarnation (reported case A26)."""
+    victim, decode = whole.prefill[0], whole.decode[0]
+    asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    whole.in_transfer(decode)
+    victim.kill()
+    assert tokens(asked) == expected
+    assert wait_until(lambda: whole.usable(decode) == 1) < 5, "a lost peer is noticed within its heartbeats"
+    victim.restart()
+    wait_until(lambda: whole.usable(decode) == 2)
+    assert whole.answers(decode, LOAD) == expected
+    assert victim.live.metrics()["num_transfers_total"] > 0, "the new incarnation is used"
+    whole.check_empty()
+
+
+def test_a_prefill_engine_that_freezes_and_thaws_corrupts_nothing(whole: Storm, expected: list[list[int]]) -> None:
+    """Late writes after the fence land nowhere: pages are reused while it sleeps, and compared when it has woken."""
+    victim, decode = whole.prefill[0], whole.decode[0]
+    asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    whole.in_transfer(decode)
+    victim.live.signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: whole.usable(decode) == 1)
+        again = [whole.ask(decode, prompt, 20) for prompt in LOAD]
+        assert tokens(asked) == expected
+    finally:
+        victim.live.signal(signal.SIGCONT)
+    assert [answer[:8] for answer in tokens(again)] == expected
+    wait_until(lambda: whole.usable(decode) == 2)
+    assert whole.answers(decode, LOAD) == expected
+    whole.check_empty()
+
+
+def test_a_decode_engine_killed_under_load_leaves_nothing_on_its_prefill_engines(
+    whole: Storm, expected: list[list[int]]
+) -> None:
+    decode = whole.decode[0]
+    asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    whole.in_transfer(decode)
+    decode.kill()
+    for future in asked:
+        assert future.exception() is not None or future.result().status_code in (200, 503)
+    wait_until(lambda: all(node.live.metrics()["num_decode_engines"] == 0 for node in whole.prefill))
+    whole.check_empty()
+    decode.restart()
+    wait_until(lambda: whole.usable(decode) == 2)
+    assert whole.answers(decode, LOAD) == expected
+
+
+def test_a_prefill_engine_told_to_leave_finishes_its_transfers_and_no_request_fails(
+    whole: Storm, expected: list[list[int]]
+) -> None:
+    """SIGTERM under load: new asks go elsewhere at once, what was accepted is finished."""
+    victim, decode = whole.prefill[1], whole.decode[0]
+    failed = decode.live.metrics()["num_transfer_failed_reqs_total"]
+    asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    whole.in_transfer(decode)
+    victim.live.process.send_signal(signal.SIGTERM)
+    assert tokens(asked) == expected
+    assert victim.live.process.wait(20) == 0
+    assert decode.live.metrics()["num_transfer_failed_reqs_total"] == failed, "nothing had to be tried again"
+    victim.restart()
+    wait_until(lambda: whole.usable(decode) == 2)
+    whole.check_empty()
+
+
+def test_a_decode_engine_told_to_leave_answers_what_it_has(whole: Storm, expected: list[list[int]]) -> None:
+    decode = whole.decode[0]
+    asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    whole.in_transfer(decode)
+    decode.live.process.send_signal(signal.SIGTERM)
+    assert tokens(asked) == expected
+    assert decode.live.process.wait(20) == 0
+    decode.restart()
+    wait_until(lambda: whole.usable(decode) == 2)
+
+
+def test_cancels_in_every_phase_bring_everything_back(whole: Storm, expected: list[list[int]]) -> None:
+    """Reported case A22: clients that hang up in the queue, in the transfer and while decoding."""
+    decode = whole.decode[0]
+    body = {"sampling_params": {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True}, "stream": True}
+
+    def hang_up(index: int) -> None:
+        try:
+            url = f"{decode.live.url}/generate"
+            httpx.post(url, json={**body, "input_ids": LOAD[index % len(LOAD)]}, timeout=0.05 + 0.02 * index)
+        except httpx.HTTPError:
+            return
+
+    before = decode.live.metrics()["num_aborted_requests_total"]
+    list(whole.pool.map(hang_up, range(30)))
+    whole.check_empty()
+    assert decode.live.metrics()["num_aborted_requests_total"] - before > 5
+    assert whole.answers(decode, LOAD) == expected
+
+
+def test_health_tells_the_truth(whole: Storm) -> None:
+    """Reported case A27: healthy while every transfer waits for a frozen peer; unhealthy while the loop hangs."""
+    decode = whole.decode[0]
+    for node in whole.prefill:
+        node.live.signal(signal.SIGSTOP)
+    asked = [whole.ask(decode, prompt, 2) for prompt in LOAD]
+    time.sleep(0.3)
+    try:
+        assert httpx.get(decode.live.url + "/health", timeout=5).status_code == 200
+    finally:
+        for node in whole.prefill:
+            node.live.signal(signal.SIGCONT)
+    for future in asked:
+        assert future.result().status_code in (200, 503)
+    (scheduler,) = decode.live.children()
+    os.kill(scheduler, signal.SIGSTOP)
+    try:
+        assert wait_until(lambda: httpx.get(decode.live.url + "/health", timeout=10).status_code == 503) < 8
+    finally:
+        os.kill(scheduler, signal.SIGCONT)
+    wait_until(lambda: httpx.get(decode.live.url + "/health", timeout=10).status_code == 200)
+    wait_until(lambda: whole.usable(decode) == 2)
+    whole.check_empty()
