@@ -14,7 +14,7 @@ import pytest
 
 from support.storm import Storm, prompts, storm, tokens, wait_until
 
-LOAD = prompts(10, 1, 200, 800)
+LOAD = prompts(14, 1, 300, 900)
 
 
 @pytest.fixture(scope="module", params=["tcp", "shm"])
