@@ -83,6 +83,28 @@ def test_a_sliding_window_that_is_switched_off(tmp_path: Path) -> None:
     spec_of(tmp_path, architectures=["Qwen2ForCausalLM"], sliding_window=4096, use_sliding_window=False)
 
 
+@pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        ({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}, (0, 9)),
+        ({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2}, ()),
+        ({"sliding_window": 9, "max_window_layers": 0}, ()),
+        (
+            {"use_sliding_window": True, "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]},
+            (9, 0),
+        ),
+    ],
+)
+def test_windows_of_layers(tmp_path: Path, fields: dict[str, Any], windows: tuple[int, ...]) -> None:
+    assert spec_of(tmp_path, architectures=["Qwen2ForCausalLM"], **fields).windows == windows
+
+
+def test_layer_types_that_do_not_fit(tmp_path: Path) -> None:
+    fields = {"use_sliding_window": True, "sliding_window": 9, "layer_types": ["sliding_attention"]}
+    with pytest.raises(CheckpointError, match=r"layer_types is .*, expected a list of 2"):
+        spec_of(tmp_path, architectures=["Qwen2ForCausalLM"], **fields)
+
+
 def test_overrides_replace_fields(tmp_path: Path) -> None:
     spec_of(tmp_path)
     assert read_model_spec(tmp_path, {"num_hidden_layers": 1}).num_layers == 1

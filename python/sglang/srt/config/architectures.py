@@ -47,8 +47,10 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "DeepseekV2ForCausalLM": Architecture(module="deepseek_v2", mla=True, experts=Experts.DEEPSEEK_V2),
         "DeepseekV3ForCausalLM": Architecture(module="deepseek_v3", mla=True, experts=Experts.DEEPSEEK_V3),
         "LlamaForCausalLM": Architecture(module="llama"),
-        "Qwen2ForCausalLM": Architecture(module="qwen2", qkv_bias=True),
-        "Qwen3ForCausalLM": Architecture(module="qwen3", qk_norm=True),
-        "Qwen3MoeForCausalLM": Architecture(module="qwen3_moe", qk_norm=True, experts=Experts.QWEN3),
+        "Qwen2ForCausalLM": Architecture(module="qwen2", qkv_bias=True, windows=Windows.UPPER),
+        "Qwen3ForCausalLM": Architecture(module="qwen3", qk_norm=True, windows=Windows.UPPER),
+        "Qwen3MoeForCausalLM": Architecture(
+            module="qwen3_moe", qk_norm=True, experts=Experts.QWEN3, windows=Windows.ALL
+        ),
     }
 )

@@ -13,13 +13,12 @@ def read_windows(config: JsonFields, kind: Windows, layers: int) -> tuple[int, .
 
     Raises CheckpointError for a window that the architecture does not have, or layer types that do not fit.
     """
-    off = Windows.ALL is not kind and kind is not Windows.PATTERN and not config.boolean("use_sliding_window", False)
     if kind is Windows.NONE:
         # Some configs carry a sliding_window that use_sliding_window switches off.
         if config.has("sliding_window") and config.boolean("use_sliding_window", True):
             raise CheckpointError(f"{config.source}: sliding_window {config.raw('sliding_window')} is not supported")
         return ()
-    if off or not config.has("sliding_window"):
+    if not config.boolean("use_sliding_window", kind is not Windows.UPPER) or not config.has("sliding_window"):
         return ()
     window = config.integer("sliding_window")
     if window < 1:

@@ -35,4 +35,7 @@ class Matrix:
 
 def packing_helps() -> bool:
     """Whether oneDNN has native bfloat16 kernels here."""
-    return torch._C._has_mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    names = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
+    if not torch._C._has_mkldnn or not all(hasattr(torch.ops.mkldnn, name) for name in names):
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

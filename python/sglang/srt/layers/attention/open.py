@@ -14,4 +14,5 @@ def open_attention(
     """`latent_heads`: what the model of an MLA spec answers; every other model's answer is empty."""
     if spec.attention is AttentionKind.MLA:
         return TorchNativeMLA(pool, heads=latent_heads, scale=spec.attention_scale)
-    return TorchNativeAttention(pool, heads=spec.num_heads // tp_size, scale=spec.attention_scale)
+    heads = spec.num_heads // tp_size
+    return TorchNativeAttention(pool, heads=heads, scale=spec.attention_scale, windows=spec.windows)

@@ -9,19 +9,23 @@ projection, and to its cached prefix without a mask; the two are merged by their
 import torch
 from torch.nn import functional as F
 
-from sglang.srt.kernels.flash import flash, merge
+from sglang.srt.kernels.flash import Attended, flash, merge
 from sglang.srt.kernels.gather_kv import gather_kv
 from sglang.srt.kernels.store_kv import kv_rows, store_kv
 from sglang.srt.kv_pool.base import KVPool
 from sglang.srt.layers.attention.base import AttentionBatch
 from sglang.srt.layers.attention.torch_native_plan import ChunkPlan, DecodeGroup, StepPlanner
 
+Plan = tuple[list[DecodeGroup], list[ChunkPlan]]
+
 
 class TorchNativeAttention:
     """An AttentionBackend for GQA pools on CPU."""
 
-    def __init__(self, pool: KVPool, *, heads: int, scale: float) -> None:
-        """`heads`: query heads of this rank; `scale`: factor on scores before the softmax."""
+    def __init__(self, pool: KVPool, *, heads: int, scale: float, windows: tuple[int, ...] = ()) -> None:
+        """`heads`: query heads of this rank; `scale`: factor on scores before the softmax; `windows`: of each layer,
+        how many tokens a query sees (0: all), empty where all layers see all.
+        """
         kv = pool.layout.kv
         self._pool = pool
         self._kv_heads = len(pool.layout.heads_of(pool.rank))
@@ -32,8 +36,8 @@ class TorchNativeAttention:
         self._planner = StepPlanner(2 * self._kv_heads, kv.page_size)
         self._scratch = torch.empty(0, kv.page_size * kv.head_dim, dtype=pool.layer(0).dtype)
         self._store_rows = torch.empty(0, dtype=torch.int64)
-        self._decodes: list[DecodeGroup] = []
-        self._chunks: list[ChunkPlan] = []
+        self._windows = windows or (0,) * kv.layers
+        self._plans: dict[int, Plan] = {}
 
     def prepare(self, batch: AttentionBatch) -> None:
         lengths = torch.tensor([row.length for row in batch.rows])
@@ -41,8 +45,13 @@ class TorchNativeAttention:
         pages = batch.block_table[owner, batch.positions // self._page_size].to(torch.int64)
         offsets = batch.positions % self._page_size
         self._store_rows = kv_rows(pages, offsets, kv_heads=self._kv_heads, page_size=self._page_size)
-        self._decodes, self._chunks = self._planner.plan(batch)
-        blocks = [len(group.blocks) for group in self._decodes] + [len(chunk.blocks) for chunk in self._chunks]
+        longest = max(row.start + row.length for row in batch.rows)
+        # A window as long as the longest row hides nothing: such layers share the plan of those that see all.
+        seen = {window: window if window < longest else 0 for window in set(self._windows)}
+        plans = {window: self._planner.plan(batch, window) for window in set(seen.values())}
+        self._plans = {window: plans[shown] for window, shown in seen.items()}
+        blocks = [len(group.blocks) for decodes, _ in plans.values() for group in decodes]
+        blocks += [len(chunk.blocks) for _, chunks in plans.values() for chunk in chunks]
         if max(blocks, default=0) > self._scratch.shape[0]:
             # Grown in powers of two and kept: first touch of fresh memory costs more than the copy into it.
             self._scratch = self._scratch.new_empty(1 << (max(blocks) - 1).bit_length(), self._scratch.shape[1])
@@ -53,15 +62,17 @@ class TorchNativeAttention:
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         pages = self._pool.layer(layer)
         store_kv(pages, self._store_rows, kv)
-        if len(self._decodes) == 1 and not self._chunks:
-            return self._decode(pages, q, self._decodes[0])
+        decodes, chunks = self._plans[self._windows[layer]]
+        if len(decodes) == 1 and not chunks:
+            return self._decode(pages, q, decodes[0])
         out = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
-        for group in self._decodes:
+        for group in decodes:
             out[group.tokens] = self._decode(pages, q[group.tokens], group)
         # Chunks see K and V as the cache holds them, so that it does not matter where a prompt was cut.
         fresh = kv.to(pages.dtype).to(q.dtype)
-        for chunk in self._chunks:
-            out[chunk.tokens] = self._chunk(pages, q[chunk.tokens], fresh[chunk.tokens], chunk)
+        for chunk in chunks:
+            attend = self._windowed_chunk if chunk.bands else self._chunk
+            out[chunk.tokens] = attend(pages, q[chunk.tokens], fresh[chunk.tokens], chunk)
         return out
 
     def _decode(self, pages: torch.Tensor, q: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
@@ -86,8 +97,22 @@ class TorchNativeAttention:
         out, sums = self._flash(queries, own[0], own[1], causal=True)
         if chunk.start:
             gathered = self._gather(pages, chunk.blocks, 1, q.dtype)[0, :, :, : chunk.start]
-            before, before_sums = self._flash(queries, gathered[:, 0], gathered[:, 1], causal=False)
+            before, before_sums = self._flash(queries, gathered[:, 0], gathered[:, 1])
             out, _ = merge(out, sums, before, before_sums)
+        return out.permute(2, 1, 0, 3).reshape(tokens, -1)
+
+    def _windowed_chunk(self, pages: torch.Tensor, q: torch.Tensor, kv: torch.Tensor, chunk: ChunkPlan) -> torch.Tensor:
+        """As _chunk, under a sliding window: prefix and own keys together, band by band."""
+        tokens = q.shape[0]
+        queries = q.view(tokens, self._kv_heads, self._group, self._head_dim).permute(2, 1, 0, 3)
+        keys = kv.permute(1, 2, 0, 3)
+        if chunk.start:
+            gathered = self._gather(pages, chunk.blocks, 1, q.dtype)[0, :, :, : chunk.start]
+            keys = torch.cat((gathered.transpose(0, 1), keys), dim=2)
+        out = torch.empty_like(queries)
+        for band in chunk.bands:
+            k, v = keys[0, :, band.keys], keys[1, :, band.keys]
+            out[:, :, band.queries], _ = self._flash(queries[:, :, band.queries], k, v, mask=band.mask.to(q.dtype))
         return out.permute(2, 1, 0, 3).reshape(tokens, -1)
 
     def _gather(self, pages: torch.Tensor, blocks: torch.Tensor, rows: int, dtype: torch.dtype) -> torch.Tensor:
@@ -97,8 +122,14 @@ class TorchNativeAttention:
         return out.view(rows, self._kv_heads, 2, -1, self._head_dim).to(dtype)
 
     def _flash(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and sums: q `[group, kv_heads, tokens, dim]`, k and v `[kv_heads, keys, dim]`."""
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        causal: bool = False,
+        mask: torch.Tensor | None = None,
+    ) -> Attended:
+        """q `[group, kv_heads, tokens, dim]`, k and v `[kv_heads, keys, dim]`; `mask` `[tokens, keys]`."""
         shape = (self._group, *k.shape)
-        return flash(q, k.expand(shape), v.expand(shape), scale=self._scale, causal=causal)
+        return flash(q, k.expand(shape), v.expand(shape), scale=self._scale, causal=causal, mask=mask)
