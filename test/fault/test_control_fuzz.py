@@ -11,13 +11,14 @@ import pytest
 
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.errors import WireError
-from sglang.srt.ipc.zmq_link import control_codec
+from sglang.srt.ipc.zmq_link import CONTROL_LIMIT, control_codec
 from sglang.srt.messages.codec import Codec
-from sglang.srt.messages.wire import ToDecode, ToPrefill
+from sglang.srt.messages.wire import Cancel, ToDecode, ToPrefill
 from support.sim import VOCABULARY, Sim, expected_tokens
 
-TO_PREFILL: Codec[ToPrefill] = control_codec(ToPrefill)
-TO_DECODE: Codec[ToDecode] = control_codec(ToDecode)
+# Without the checksum of the real links, which would catch nearly every mutation before it reaches a role.
+TO_PREFILL: Codec[ToPrefill] = Codec(ToPrefill, limit=CONTROL_LIMIT)
+TO_DECODE: Codec[ToDecode] = Codec(ToDecode, limit=CONTROL_LIMIT)
 
 
 class Recorder(deque):  # type: ignore[type-arg]
@@ -101,6 +102,17 @@ def check(sim: Sim, loads: list[tuple[list[int], int]]) -> None:
 def test_mutated_frames_crash_and_leak_nothing() -> None:
     malformed, obeyed = play(20_000, 1)
     assert malformed > 4000 and obeyed > 2000
+
+
+def test_a_damaged_frame_is_never_obeyed() -> None:
+    codec: Codec[ToPrefill] = control_codec(ToPrefill)
+    frame = codec.encode(Cancel(incarnation=1, greeting=2, transfer=3, generation=4))
+    for index in range(1, len(frame)):
+        for bit in range(8):
+            damaged = bytearray(frame)
+            damaged[index] ^= 1 << bit
+            with pytest.raises(WireError):
+                codec.decode(bytes(damaged))
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ LAST_WORDS_MS = 500
 
 
 def control_codec(union: object) -> Codec[In]:
-    """A codec whose frames the other end takes."""
-    return Codec(union, limit=CONTROL_LIMIT)
+    """A codec whose frames the other end takes, and knows when they are damaged."""
+    return Codec(union, limit=CONTROL_LIMIT, checked=True)
 
 
 class ListenLink(Generic[In, Out]):
