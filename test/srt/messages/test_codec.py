@@ -21,7 +21,7 @@ def test_a_message_survives() -> None:
 
 
 def test_a_message_of_the_other_direction_is_refused() -> None:
-    frame = Codec[ToPrefill](ToPrefill).encode(Cancel(transfer=1, generation=0))
+    frame = Codec[ToPrefill](ToPrefill).encode(Cancel(incarnation=1, greeting=0, transfer=1, generation=0))
     with pytest.raises(WireError, match="malformed"):
         Codec[ToDecode](ToDecode).decode(frame)
 
