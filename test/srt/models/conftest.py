@@ -27,7 +27,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     made: dict[tuple[str, ...], tuple[Path, PreTrainedModel]] = {}
 
     def make(kind: str, shape: str, rope: str = "default", **extra: object) -> tuple[Path, PreTrainedModel]:
-        key = (kind, shape, rope, *sorted(extra))
+        key = (kind, shape, rope, *(f"{name}={value}" for name, value in sorted(extra.items())))
         if key not in made:
             folder = tmp_path_factory.mktemp(f"{kind}-{shape}-{rope}")
             model = make_checkpoint(folder, kind, **SHAPES[shape], rope_parameters=ROPES[rope], **extra)

@@ -1,4 +1,4 @@
-"""Sliding windows against transformers: in the upper layers of Qwen2 and Qwen3."""
+"""Sliding windows against transformers: in every layer of Mistral, in the upper layers of Qwen2 and Qwen3."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,3 +19,22 @@ def test_upper_layers_of_qwen(checkpoint: Maker, kind: str) -> None:
     assert read_model_spec(folder).windows == (0, 21, 21)
     check_logits(folder, model)
     check_greedy(folder, model, compared=slice(5, 7), page_size=4)
+
+
+@pytest.mark.parametrize("shape", ["odd", "one_kv_head", "no_groups"])
+@pytest.mark.parametrize("window", [1, 21, None])
+def test_mistral_logits(checkpoint: Maker, shape: str, window: int | None) -> None:
+    check_logits(*checkpoint("mistral", shape, sliding_window=window))
+
+
+@pytest.mark.parametrize("shape", ["odd", "one_kv_head", "no_groups"])
+def test_mistral_greedy(checkpoint: Maker, shape: str) -> None:
+    check_greedy(*checkpoint("mistral", shape, sliding_window=21), compared=slice(4, 7, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page_size", [1, 2, 64])
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_mistral_page_and_chunk_sizes(checkpoint: Maker, page_size: int, chunk: int) -> None:
+    folder, model = checkpoint("mistral", "odd", sliding_window=21)
+    check_greedy(folder, model, page_size=page_size, chunk=chunk, compared=slice(6, 7))

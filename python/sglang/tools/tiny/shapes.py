@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sglang.tools.tiny.templates import CHATML, DEEPSEEK, LLAMA3
+from sglang.tools.tiny.templates import CHATML, DEEPSEEK, LLAMA3, MISTRAL
 
 
 class TinyModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +160,18 @@ TINY: Mapping[str, TinyModel] = MappingProxyType(
             eos="<|endoftext|>",
             special=_QWEN_SPECIAL,
             template=CHATML,
+        ),
+        "mistral": TinyModel(
+            about="Mistral-7B-v0.1: every layer sees a window",
+            config={
+                **{key: value for key, value in _LLAMA.items() if not key.endswith("_bias")},
+                "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 40,
+                "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": False,
+            },
+            bos="<s>",
+            eos="</s>",
+            special=("[INST]", "[/INST]"),
+            template=MISTRAL,
         ),
     }
 )  # fmt: skip
