@@ -140,6 +140,7 @@ def test_forced_calls_have_a_grammar_behind_the_reasoning(
         ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "structural_tag", "structures": [{"begin": "x"}]}}, "structural_tag"),
         ({"response_format": {"type": "json_object"}, "extra_body": {"regex": "a"}}, "response_format"),
         ({"extra_body": {"regex": "a", "ebnf": "b"}}, "ebnf"),
     ],

@@ -43,11 +43,11 @@ def tag_of(text: str) -> str:
             for item in tag["structures"]
         ]
         form = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
+        return orjson.dumps({"type": "structural_tag", "format": form}).decode()
     except (KeyError, TypeError) as error:
         raise RequestError(
             f"structural_tag: {error}; structures have begin, schema, end", param="structural_tag"
         ) from error
-    return orjson.dumps({"type": "structural_tag", "format": form}).decode()
 
 
 class JsonSchema(BaseModel):
