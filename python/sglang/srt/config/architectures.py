@@ -46,6 +46,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
         "DeepseekV2ForCausalLM": Architecture(module="deepseek_v2", mla=True, experts=Experts.DEEPSEEK_V2),
         "DeepseekV3ForCausalLM": Architecture(module="deepseek_v3", mla=True, experts=Experts.DEEPSEEK_V3),
+        "Gemma3ForCausalLM": Architecture(module="gemma3", qk_norm=True, windows=Windows.PATTERN, tied=True),
         "LlamaForCausalLM": Architecture(module="llama"),
         "MistralForCausalLM": Architecture(module="mistral", windows=Windows.ALL),
         "Qwen2ForCausalLM": Architecture(module="qwen2", qkv_bias=True, windows=Windows.UPPER),

@@ -23,3 +23,23 @@ class RMSNorm:
     def weights(self) -> Iterator[Weight]:
         """The scale."""
         yield whole(f"{self._name}.weight", self.weight)
+
+
+class OffsetRMSNorm:
+    """Gemma's form: the checkpoint's weight is the scale less 1, and rounding comes after scaling; not sharded."""
+
+    def __init__(self, context: LayerContext, name: str, size: int, eps: float) -> None:
+        self._name = name
+        self._shape = (size,)
+        self._eps = eps
+        self._scale = torch.empty(size, dtype=torch.float32)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x.to(torch.float32), self._shape, self._scale, self._eps).to(x.dtype)
+
+    def weights(self) -> Iterator[Weight]:
+        """The scale."""
+        yield whole(f"{self._name}.weight", self._scale)._replace(ready=self._add_one)
+
+    def _add_one(self) -> None:
+        self._scale.add_(1.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sglang.tools.tiny.templates import CHATML, DEEPSEEK, LLAMA3, MISTRAL
+from sglang.tools.tiny.templates import CHATML, DEEPSEEK, GEMMA, LLAMA3, MISTRAL
 
 
 class TinyModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +172,23 @@ TINY: Mapping[str, TinyModel] = MappingProxyType(
             eos="</s>",
             special=("[INST]", "[/INST]"),
             template=MISTRAL,
+        ),
+        "gemma3": TinyModel(
+            about="Gemma-3-1B: five windowed layers to a full one, two rope bases",
+            config={
+                "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_size": 128,
+                "hidden_activation": "gelu_pytorch_tanh", "intermediate_size": 320, "num_hidden_layers": 7,
+                "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 64,
+                "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+                "rms_norm_eps": 1e-6, "rope_theta": 1000000, "rope_local_base_freq": 10000, "rope_scaling": None,
+                "sliding_window": 48, "sliding_window_pattern": 6, "max_position_embeddings": 4096,
+                "tie_word_embeddings": True, "dtype": "bfloat16",
+            },
+            bos="<bos>",
+            eos="<eos>",
+            special=("<pad>", "<start_of_turn>", "<end_of_turn>"),
+            template=GEMMA,
+            generation={"top_k": 64, "top_p": 0.95},
         ),
     }
 )  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 from sglang.srt.config.model import ModelSpec
 from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.layers.linear import ColumnLinear, Part, RowLinear
-from sglang.srt.layers.norm import RMSNorm
+from sglang.srt.layers.norm import OffsetRMSNorm, RMSNorm
 from sglang.srt.layers.parameter import LayerContext, Weight
 from sglang.srt.layers.rope import Rotation
 
@@ -15,7 +15,15 @@ from sglang.srt.layers.rope import Rotation
 class GQAttention:
     """qkv projection, optional norm of Q and K heads, rope, paged attention, output projection; `[tokens, hidden]`."""
 
-    def __init__(self, context: LayerContext, prefix: str, spec: ModelSpec, layer: int) -> None:
+    def __init__(
+        self,
+        context: LayerContext,
+        prefix: str,
+        spec: ModelSpec,
+        layer: int,
+        norm: type[RMSNorm] | type[OffsetRMSNorm] = RMSNorm,
+    ) -> None:
+        """`norm`: of Q and K heads, where the model has one."""
         dim = spec.head_dim
         heads = context.group.share(spec.num_heads, "attention heads")
         kv_heads = context.group.kv_share(spec.num_kv_heads)
@@ -33,8 +41,8 @@ class GQAttention:
         )
         width = spec.num_heads * dim
         self._output = RowLinear(context, f"{prefix}.o_proj", width, columns, spec.hidden_size, bias=spec.output_bias)
-        self._q_norm = RMSNorm(context, f"{prefix}.q_norm", dim, spec.rms_norm_eps) if spec.qk_norm else None
-        self._k_norm = RMSNorm(context, f"{prefix}.k_norm", dim, spec.rms_norm_eps) if spec.qk_norm else None
+        self._q_norm = norm(context, f"{prefix}.q_norm", dim, spec.rms_norm_eps) if spec.qk_norm else None
+        self._k_norm = norm(context, f"{prefix}.k_norm", dim, spec.rms_norm_eps) if spec.qk_norm else None
         self._layer = layer
         self._heads = len(heads)
         self._kv_heads = len(kv_heads)
