@@ -66,7 +66,7 @@ def test_long_prompts_are_scored_chunk_by_chunk(unified: Engine) -> None:
     """700 tokens: three steps of at most 256, beside requests that want no scores."""
     prompt = [11 + 17 * i % 5000 for i in range(700)]
     shown = scores(unified, prompt)["input_token_logprobs"]
-    again = scores(unified, prompt[:650] + [9])["input_token_logprobs"]
+    again = scores(unified, [*prompt[:650], 9])["input_token_logprobs"]
     assert len(shown) == 700
     assert max(abs(a[0] - b[0]) for a, b in zip(shown[1:650], again[1:650], strict=True)) < 1e-3
 

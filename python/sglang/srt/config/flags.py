@@ -90,6 +90,11 @@ _DISAGG = (
     Flag("disagg_ask_timeout_s", "Seconds that a prefill engine has to acknowledge an ask."),
     Flag("disagg_keys", "Folder of CURVE keys for the control plane; needed when --disagg-host is not loopback."),
     Flag("disagg_insecure", "Accept a control plane without keys off loopback."),
+    Flag(
+        "otlp_endpoint",
+        "URL of an OpenTelemetry collector (OTLP over HTTP): each request becomes spans, on both of its engines.",
+        ("--otlp-traces-endpoint",),
+    ),
     Flag("trace_file", "Write a Chrome/Perfetto trace of every request to this file."),
 )
 

@@ -94,5 +94,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disagg_keys: str = ""
     """Folder of CURVE keys for the control plane; required off loopback."""
     disagg_insecure: bool = False
+    otlp_endpoint: str = ""
+    """URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span for each part of each request."""
     trace_file: str = ""
     """Write a Chrome/Perfetto trace of every request here."""

@@ -17,8 +17,37 @@ class Tracer(Protocol):
         """Something that happened."""
         ...
 
+    def bind(self, rid: str, context: str) -> None:
+        """What is reported with this `rid` belongs to the trace of `context` (W3C traceparent), until `release`."""
+        ...
+
+    def release(self, rid: str) -> None:
+        """The request is over; a no-op where nothing was bound."""
+        ...
+
     def close(self) -> None:
         """Write out what is buffered; idempotent."""
+        ...
+
+
+class RootSpan(Protocol):
+    """A client's request as a span that has begun."""
+
+    @property
+    def context(self) -> str:
+        """W3C traceparent that its parts name as their parent."""
+        ...
+
+    def end(self, **details: int | float | str) -> None:
+        """It is over now."""
+        ...
+
+
+class RequestSpans(Protocol):
+    """Makes the root span of each request."""
+
+    def begin(self, name: str, parent: str) -> RootSpan:
+        """A span under the client's traceparent, or a new trace where that is empty."""
         ...
 
 
@@ -31,6 +60,12 @@ class NullTracer:
         pass
 
     def instant(self, track: str, name: str, at_ns: int, **details: int | float | str) -> None:
+        pass
+
+    def bind(self, rid: str, context: str) -> None:
+        pass
+
+    def release(self, rid: str) -> None:
         pass
 
     def close(self) -> None:

@@ -4,11 +4,13 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.core.sampling import SamplingParams
+from sglang.srt.core.trace import RequestSpans, RootSpan
 from sglang.srt.entrypoints.generation import Generation, Wanted, check_outputs
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient, Unavailable
 from sglang.srt.errors import RequestError
@@ -46,6 +48,10 @@ class Front:
     phase: Phase = Phase.STARTING
     ready: Ready | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+    spans: RequestSpans | None = None
+    """Where requests are traced (--otlp-endpoint)."""
+    traceparent: ContextVar[str] = field(default_factory=lambda: ContextVar("traceparent", default=""))
+    """The traceparent header of the HTTP request that the current task answers."""
     calls: dict[str, Generation] = field(default_factory=dict)
     """Running HTTP requests by the id that clients abort them with."""
     _serial: int = 0
@@ -82,7 +88,13 @@ class Front:
         # A client may use an id again, while the engine's last word on its first use is still on the way.
         unique = f"{public}.{self._serial}"
         interval = self.config.stream_interval if stream else 1
-        generation = Generation(self.client, self.tokenizer, self.metrics, wanted, unique, stream_interval=interval)
+        root = None if self.spans is None else self.spans.begin("request", self.traceparent.get())
+        trace = "" if root is None else root.context
+        generation = Generation(
+            self.client, self.tokenizer, self.metrics, wanted, unique, stream_interval=interval, trace=trace
+        )
+        if root is not None:
+            generation.on_close(lambda: _end_span(root, public, generation))
         self.calls[public] = generation
         generation.on_close(lambda: self._closed(public, generation))
         return generation
@@ -133,3 +145,13 @@ class Front:
                 first.finish.reason if first.finish else "abort",
                 time.perf_counter() - generation.started_at,
             )
+
+
+def _end_span(root: RootSpan, rid: str, generation: Generation) -> None:
+    outputs = generation.outputs
+    root.end(
+        rid=rid,
+        outputs=len(outputs),
+        prompt_tokens=outputs[0].prompt_tokens,
+        completion_tokens=sum(output.completion_tokens for output in outputs),
+    )

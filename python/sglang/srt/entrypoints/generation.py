@@ -143,13 +143,16 @@ class Generation:
         rid: str,
         *,
         stream_interval: int = 1,
+        trace: str = "",
     ) -> None:
         """Submits everything. `rid` must be new to the scheduler. Raises RequestError where it cannot take it."""
         self.started_at = time.perf_counter()
         self._metrics = metrics
         self._interval = stream_interval
         self._closers: list[Callable[[], object]] = []
-        requests = [request for number, item in enumerate(wanted) for request in _requests(item, f"{rid}-{number}")]
+        requests = [
+            request for number, item in enumerate(wanted) for request in _requests(item, f"{rid}-{number}", trace)
+        ]
         plan = [item for item in wanted for _ in range(item.n)]
         self.outputs = [Output(index, item, tokenizer) for index, item in enumerate(plan)]
         self._open = len(self.outputs)
@@ -227,7 +230,7 @@ class Generation:
         self._metrics.finished(now - self.started_at, output.completion_tokens, aborted=aborted)
 
 
-def _requests(wanted: Wanted, rid: str) -> list[Generate]:
+def _requests(wanted: Wanted, rid: str, trace: str) -> list[Generate]:
     """The n scheduler requests of one prompt; with a seed, each output gets its own, derived from it."""
     requests = []
     for copy in range(wanted.n):
@@ -242,6 +245,7 @@ def _requests(wanted: Wanted, rid: str) -> list[Generate]:
                 sampling=sampling,
                 group=rid if wanted.n > 1 else "",
                 priority=wanted.priority,
+                trace=trace,
             )
         )
     return requests

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from sglang.srt.entrypoints.anthropic_messages import CountBody, MessagesBody, message_routes
 from sglang.srt.entrypoints.front import Front
-from sglang.srt.entrypoints.middleware import ApiKey, BodyLimit, BrowserCors
+from sglang.srt.entrypoints.middleware import ApiKey, BodyLimit, BrowserCors, TraceParent
 from sglang.srt.entrypoints.native_api import native_routes
 from sglang.srt.entrypoints.native_parsing import ParseFunctionCallBody, SeparateReasoningBody, parsing_routes
 from sglang.srt.entrypoints.native_protocol import (
@@ -74,6 +74,8 @@ def create_app(front: Front) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _unknown)
     app.add_middleware(BodyLimit)
+    if front.spans is not None:
+        app.add_middleware(TraceParent, variable=front.traceparent)
     if front.config.api_key:
         app.add_middleware(ApiKey, key=front.config.api_key)
     # Outermost, so that browsers can read refusals too.

@@ -20,7 +20,8 @@ from sglang.srt.entrypoints.front import Front, Phase
 from sglang.srt.entrypoints.http_server import create_app
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
 from sglang.srt.entrypoints.scheduler_launch import SCHEDULER, SchedulerProcess, exit_code_of
-from sglang.srt.errors import CheckpointError, EngineError, RequestError
+from sglang.srt.entrypoints.tracing import open_exporter
+from sglang.srt.errors import CheckpointError, ConfigError, EngineError, RequestError
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.tokenizer import Tokenizer
 from sglang.srt.observability.logs import setup_logging
@@ -50,7 +51,7 @@ def serve(config: ServerConfig, command: Sequence[str] = SCHEDULER) -> int:
         try:
             read_model_folder(Path(config.model_path))
             return _serve_on(listener, config, command)
-        except CheckpointError as error:
+        except (CheckpointError, ConfigError) as error:
             return _fail(str(error))
 
 
@@ -89,7 +90,8 @@ class HttpProcess:
             address, on_state=lambda state: metrics.take_snapshot(state.gauges, state.counters, state.samples)
         )
         self._client.start()
-        self._front = Front(self._config, self._tokenizer, self._client, metrics)
+        spans = open_exporter(self._config, "http")
+        self._front = Front(self._config, self._tokenizer, self._client, metrics, spans=spans)
         self._server = _Server(_uvicorn_config(self._front))
         self._child.watch(self._child_ended)
         loop = asyncio.get_running_loop()
@@ -101,6 +103,8 @@ class HttpProcess:
         finally:
             starting.cancel()
             self._client.close()
+            if spans is not None:
+                await asyncio.to_thread(spans.close)
         return self._code
 
     async def _start(self, url: str) -> None:

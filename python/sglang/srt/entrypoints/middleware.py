@@ -1,6 +1,7 @@
 """What every request passes before a route: the API key and the size limit. Plain ASGI: no cost per stream event."""
 
 import hmac
+from contextvars import ContextVar
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,6 +47,21 @@ class BrowserCors:
         """An ASGI application."""
         browser = scope["type"] == "http" and any(name == b"origin" for name, _ in scope["headers"])
         await (self._cors if browser else self._app)(scope, receive, send)
+
+
+class TraceParent:
+    """Hands the client's traceparent header to whatever starts a generation."""
+
+    def __init__(self, app: ASGIApp, variable: ContextVar[str]) -> None:
+        self._app = app
+        self._variable = variable
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        if scope["type"] == "http":
+            given: bytes = dict(scope["headers"]).get(b"traceparent", b"")
+            self._variable.set(given.decode("latin-1"))
+        await self._app(scope, receive, send)
 
 
 class BodyLimit:

@@ -9,7 +9,6 @@ from sglang.srt.errors import RequestError
 
 MAX_BATCH = 1024
 
-_UNSUPPORTED_SAMPLING = ("stop_regex",)
 _UNSUPPORTED = (
     "input_embeds",
     "image_data",
@@ -26,11 +25,6 @@ class NativeSampling(SamplingFields):
     max_new_tokens: int | None = Field(default=None, ge=0)
     min_new_tokens: int = Field(default=0, ge=0)
     sampling_seed: int | None = None
-    stop_regex: Any = None
-
-    def check(self) -> None:
-        """Raises RequestError for what is not supported yet."""
-        refuse((name, value, ()) for name, value in self if name in _UNSUPPORTED_SAMPLING)
 
 
 class GenerateBody(Body):

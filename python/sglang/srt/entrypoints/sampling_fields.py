@@ -10,6 +10,7 @@ from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.entrypoints.grammar_fields import Json, one_grammar
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.detokenizer import TextRules
+from sglang.srt.managers.stop_patterns import compiled
 from sglang.srt.managers.tokenizer import Tokenizer
 
 MAX_STOPS = 16
@@ -37,6 +38,7 @@ class SamplingFields(Body):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     stop: str | Annotated[list[str], Field(fail_fast=True, max_length=MAX_STOPS)] | None = None
+    stop_regex: str | Annotated[list[str], Field(fail_fast=True, max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=1024)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -71,10 +73,17 @@ class SamplingFields(Body):
             raise RequestError(f"stop: a stop string may have {MAX_STOP_LENGTH} characters", param="stop")
         return TextRules(
             stop=tuple(stop for stop in stops if stop),
+            stop_regex=self._patterns(),
             no_stop_trim=bool(self.no_stop_trim),
             skip_special_tokens=self.skip_special_tokens is not False,
             min_new_tokens=min_new_tokens,
         )
+
+    def _patterns(self) -> tuple[str, ...]:
+        patterns = (self.stop_regex,) if isinstance(self.stop_regex, str) else tuple(self.stop_regex or ())
+        for pattern in patterns:
+            compiled(pattern)
+        return tuple(pattern for pattern in patterns if pattern)
 
     def sampling(
         self,

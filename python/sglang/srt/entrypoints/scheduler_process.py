@@ -23,11 +23,12 @@ from sglang.srt.constrained.open import open_grammars
 from sglang.srt.constrained.service import GrammarService
 from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.layout import ShardLayout
-from sglang.srt.core.trace import NullTracer, Tracer
+from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.assemble import Assembled, assemble, open_messenger, role_settings
 from sglang.srt.disaggregation.counter.hook import CounterHook, TracedCounterHook
 from sglang.srt.disaggregation.messenger.fabric import FabricMessenger, PoolMemory
 from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch, exit_within
+from sglang.srt.entrypoints.tracing import open_tracer
 from sglang.srt.entrypoints.watchdog import Watchdog, WatchedChannel
 from sglang.srt.errors import CheckpointError, ConfigError
 from sglang.srt.ipc.waiter import ZmqWaiter
@@ -48,7 +49,6 @@ from sglang.srt.model_executor.tp.worker import build_tp_worker
 from sglang.srt.model_executor.worker import ComputeWorker
 from sglang.srt.models.base import LayerHook
 from sglang.srt.observability.logs import setup_logging
-from sglang.srt.observability.trace import ChromeTracer
 
 LOG = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ def limits_of(config: ServerConfig, spec: ModelSpec) -> Limits:
         depth=1 if config.disable_overlap_schedule else 2,
         conservativeness=config.schedule_conservativeness,
         stream_interval=config.stream_interval,
+        log_interval=config.decode_log_interval,
         check_invariants=config.debug_invariants,
         step_timeout=config.watchdog_timeout,
     )
@@ -162,13 +163,6 @@ def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
         undo.pop_all()
     LOG.info("fabric %s through %s", messenger.provider, messenger.library)
     return Parts(workers, grammars, assembled)
-
-
-def open_tracer(config: ServerConfig) -> Tracer:
-    """A tracer that writes --trace-file, or one that does nothing."""
-    if not config.trace_file:
-        return NullTracer()
-    return ChromeTracer(Path(config.trace_file), f"{config.disagg_mode} {config.port}", os.getpid())
 
 
 def run(config: ServerConfig, address: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sglang.srt.managers.stop_patterns import StopPatterns
 from sglang.srt.managers.stop_strings import StopStrings
 
 Decode = Callable[[Sequence[int]], str]
@@ -78,6 +79,7 @@ class TextRules:
     no_stop_trim: bool = False
     """Keep the stop string or stop token at the end of the text."""
     skip_special_tokens: bool = True
+    stop_regex: tuple[str, ...] = ()
     min_new_tokens: int = 0
     """Stop strings do not count before so many tokens."""
 
@@ -88,12 +90,13 @@ class Detokenizer:
     def __init__(self, decode: Decode, prompt_ids: Sequence[int], rules: TextRules) -> None:
         self._decoder = IncrementalDecoder(decode, prompt_ids[-CONTEXT_TOKENS:])
         self._stops = StopStrings(rules.stop, keep_match=rules.no_stop_trim)
-        self._unstoppable = rules.min_new_tokens - 1 if rules.stop else 0
+        self._patterns = StopPatterns(rules.stop_regex)
+        self._unstoppable = rules.min_new_tokens - 1 if rules.stop or rules.stop_regex else 0
 
     @property
     def matched(self) -> str | None:
-        """The stop string that ended the text; tokens pushed after it give no text."""
-        return self._stops.matched
+        """The stop string or pattern that ended the text; tokens pushed after it give no text."""
+        return self._stops.matched or self._patterns.matched
 
     def push(self, token_id: int) -> str:
         """Adds a token; returns the text that is now certain."""
@@ -101,8 +104,12 @@ class Detokenizer:
         if self._unstoppable > 0:
             self._unstoppable -= 1
             return text
-        return self._stops.push(text)
+        return self._push(text)
+
+    def _push(self, text: str) -> str:
+        shown = self._stops.push(self._patterns.push(text))
+        return shown + self._stops.finish() if self._patterns.matched is not None else shown
 
     def finish(self) -> str:
         """No token follows. Returns what was held back; a stop string may be found in it."""
-        return self._stops.push(self._decoder.finish()) + self._stops.finish()
+        return self._push(self._decoder.finish()) + self._stops.finish()

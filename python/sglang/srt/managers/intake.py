@@ -97,6 +97,7 @@ class Intake:
                 limit=self._limit(message.token_ids, message.sampling),
                 group=message.group,
                 priority=message.priority,
+                trace=message.trace,
                 compiling=compiling,
             )
         )

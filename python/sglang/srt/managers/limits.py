@@ -30,6 +30,8 @@ class Limits:
     """Steps in flight: 2 plans the next while one runs, 1 does not (--disable-overlap-schedule)."""
     conservativeness: float = 1.0
     stream_interval: int = 1
+    log_interval: int = 40
+    """Decode steps a log line (--decode-log-interval)."""
     check_invariants: bool = False
     step_timeout: float = 300.0
     """Seconds that a step may run (--watchdog-timeout): a worker that takes longer hangs."""

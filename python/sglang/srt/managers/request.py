@@ -53,7 +53,10 @@ class Request:
     """Where it belongs in the waiting queue."""
     finish_reason: str | None = None
     matched_stop: int | None = None
+    admitted_at: float | None = None
     first_token_at: float | None = None
+    trace: str = ""
+    """W3C traceparent of the client's request; empty where nobody traces."""
     unsent: list[SampledToken] = field(default_factory=list)
     """Accepted since the last TokenOut."""
     scores: list[TokenScore] = field(default_factory=list)

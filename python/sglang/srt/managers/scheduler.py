@@ -26,7 +26,9 @@ from sglang.srt.managers.request import Request
 from sglang.srt.managers.role import Role, Route
 from sglang.srt.managers.rows import Rows
 from sglang.srt.managers.stall import Stall
+from sglang.srt.managers.step_log import StepLog
 from sglang.srt.managers.tally import Tally
+from sglang.srt.managers.timeline import Timeline
 from sglang.srt.mem_cache.cache_manager import CacheManager
 from sglang.srt.messages.frontend import Refused, ToFrontend, ToScheduler
 
@@ -70,12 +72,14 @@ class Scheduler:
         self._waiter = waiter
         self._clock = clock
         self._tracer = tracer
+        self._timeline = Timeline(tracer)
         self._rows = Rows(limits.max_running)
         self._planner = Planner(cache, self._rows, limits, role)
         self._outbox = Outbox(limits.stream_interval)
         self._intake = Intake(self, channel, seed)
         self._tickets: deque[Ticket] = deque()
         self._steps = 0
+        self._log = StepLog(limits.log_interval)
         self._stall = Stall()
         role.attach(self)
 
@@ -150,6 +154,11 @@ class Scheduler:
         self._tickets.append(ticket)
         self._worker.submit(plan)
         self.tally.step(len(ticket.rows), ticket.prompt_tokens)
+        if ticket.prompt_tokens:
+            begun = [r.cached_tokens for r, row in ticket.rows if row.start == r.cached_tokens]
+            self._log.prefill(sequences=len(begun), tokens=ticket.prompt_tokens, cached=sum(begun), gauges=self.gauges)
+        else:
+            self._log.decode(self.gauges)
 
     def _admit(self, draft: Draft) -> None:
         """Give pages to waiting requests, in order, until one does not fit."""
@@ -184,6 +193,7 @@ class Scheduler:
         assert request.lease is not None
         self.queue.remove(request)
         self.queue.lead(request)
+        self._timeline.admitted(request, self.now())
         self._rows.take(request)
         self.admitted.append(request)
         request.planned = request.computed = request.lease.cached_tokens
@@ -232,9 +242,7 @@ class Scheduler:
     def _accepted(self, request: Request) -> None:
         self.tally.generated_tokens += 1
         if request.first_token_at is None:
-            request.first_token_at = self.now()
-            start, end = int(request.arrived * 1e9), int(request.first_token_at * 1e9)
-            self._tracer.slice("requests", "to first token", start, end, rid=request.rid)
+            self._timeline.first_token(request, self.now())
         self._outbox.touch(request)
         if request.finish_reason is not None:
             self._end(request)
@@ -262,6 +270,7 @@ class Scheduler:
 
     def enqueue(self, request: Request) -> None:
         self.requests[request.rid] = request
+        self._timeline.queued(request)
         self.queue.add(request)
 
     def arrived(self, request: Request) -> None:
@@ -319,6 +328,7 @@ class Scheduler:
         if request.sampling.grammar is not None:
             self.grammars.release(request.sampling.grammar)
         self.tally.finished(request)
+        self._timeline.ended(request, self.now())
         self.role.ended(request)
         self.queue.over(request)
         self.settle(request)

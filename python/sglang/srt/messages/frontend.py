@@ -22,6 +22,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     sampling: SamplingParams
     group: str = ""
     """Requests of one group have equal token_ids; the engine computes and transfers their prompt once."""
+    trace: str = ""
+    """W3C traceparent, where requests are traced."""
     priority: int = 0
     """Larger runs earlier under --schedule-policy priority."""
 
@@ -63,7 +65,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="profile"):
-    """Begin or end a torch profile of the compute thread. Answered by Done once it began, or once the file is written."""
+    """Begin or end a torch profile of the compute thread. Answered by Done, at its end once the file is there."""
 
     call: int
     start: bool

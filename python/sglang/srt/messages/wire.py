@@ -102,6 +102,8 @@ class PrefillAsk(msgspec.Struct, frozen=True, kw_only=True, tag="prefill_ask"):
     pages: Pages
     """D's page numbers for page indices first_page, first_page + 1, ..."""
     replica_key: Natural
+    trace: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    """W3C traceparent of the client's request; empty where D does not trace."""
     deadline_ms: Milliseconds
     """Give up when the prefill has not started after this long; D has given up, too."""
 

@@ -34,7 +34,6 @@ class TorchProfiler:
         try:
             text = self._start(message.folder) if message.start else self._stop()
         except (OSError, RuntimeError, ValueError) as error:
-            self._running = None
             return Done(call=message.call, text=f"profiler: {error}", failed=True)
         return Done(call=message.call, text=text)
 

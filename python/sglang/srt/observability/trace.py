@@ -42,6 +42,12 @@ class ChromeTracer:
         with self._lock:
             self._write({"ph": "i", "s": "t", "name": name, "ts": at_ns / 1e3, "args": details}, self._track(track))
 
+    def bind(self, rid: str, context: str) -> None:
+        """Timelines show requests by their rid alone."""
+
+    def release(self, rid: str) -> None:
+        """Nothing was bound."""
+
     def _track(self, name: str) -> int:
         if name not in self._tracks:
             self._tracks[name] = len(self._tracks) + 1

@@ -116,6 +116,7 @@ class DecodeRole:
             pages=tuple(request.lease.pages[first_page : self._last_page(request)]),
             replica_key=inbound.number,
             deadline_ms=int(1000 * self._settings.transfer_cap_s),
+            trace=request.trace,
         )
         if not self._link.send(peer.name, ask):
             self._lose(peer, "the control connection is down")

@@ -198,6 +198,7 @@ class PrefillRole:
             seed=0,
             arrived=now,
             limit=0,
+            trace=ask.trace,
         )
         queued = sum(len(o.request.tokens) - o.request.computed for o in self._live.values())
         estimate = self._pace.estimate_ms(queued + len(ask.token_ids))

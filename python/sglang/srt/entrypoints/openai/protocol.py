@@ -14,7 +14,6 @@ MAX_BATCH = 1024
 MAX_MESSAGES = 4096
 
 _UNSUPPORTED = (
-    "stop_regex",
     "lora_path",
     "guided_json",
     "guided_regex",
@@ -40,7 +39,6 @@ class OpenAIFields(SamplingFields):
     rid: str | None = Field(default=None, min_length=1, max_length=256)
     priority: int = Field(default=0, ge=-(1 << 31), le=1 << 31)
     response_format: ResponseFormat | None = None
-    stop_regex: Any = None
     lora_path: Any = None
     guided_json: Any = None
     guided_regex: Any = None
