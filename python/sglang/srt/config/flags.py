@@ -67,7 +67,8 @@ _SCHEDULING = (
     Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
     Flag("grammar_compile_timeout", "Seconds that compiling one grammar may take; beyond that the client gets 400."),
     Flag("constrained_json_disable_any_whitespace", "Constrained JSON has no whitespace but one space after : and ,"),
-    Flag("tp_size", "Tensor-parallel ranks.", ("--tp", "--tensor-parallel-size")),
+    Flag("tp_size", "Ranks that share every layer, a process each.", ("--tp", "--tensor-parallel-size")),
+    Flag("ep_size", "Parts into which experts are divided; divides --tp-size.", ("--ep", "--expert-parallel-size")),
     Flag("threads", "Compute threads of the worker."),
     Flag("cpu_cores", "Cores that this engine is pinned to, such as `0-3,6`."),
 )
@@ -78,7 +79,10 @@ _DISAGG = (
         "null: one engine does everything. prefill: computes prompts for others. decode: takes client requests.",
         ("--disaggregation-mode",),
     ),
-    Flag("disagg_provider", "libfabric provider that moves the KV cache; auto picks the best both ends have."),
+    Flag(
+        "disagg_provider",
+        "What moves the KV cache: a libfabric provider, auto the best one, or mapped memory on one machine.",
+    ),
     Flag("disagg_host", "Address that the control plane and the fabric endpoint listen on."),
     Flag("disagg_bootstrap_port", "Control port of a prefill engine.", ("--disaggregation-bootstrap-port",)),
     Flag("disagg_prefill", "HOST:PORT of each prefill engine's control plane; for --disagg-mode decode."),
@@ -117,7 +121,7 @@ class Refusal:
     """Whether it takes no value."""
 
 
-_FABRIC = "KV moves by libfabric here: choose its provider with --disagg-provider auto|tcp|shm"
+_FABRIC = "KV moves by libfabric here: choose its provider with --disagg-provider auto|tcp|shm|mapped"
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("--disaggregation-transfer-backend", _FABRIC, neutral=("fabric", "libfabric")),
@@ -125,7 +129,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("--quantization", neutral=("none",)),
     Refusal("--dp-size", neutral=("1",)),
     Refusal("--dp", neutral=("1",)),
-    Refusal("--ep-size", neutral=("1",)),
     Refusal("--pp-size", neutral=("1",)),
     Refusal("--nnodes", neutral=("1",)),
     Refusal("--node-rank", neutral=("0",)),

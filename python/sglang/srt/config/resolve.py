@@ -41,6 +41,7 @@ _CHECKS: tuple[_Check, ...] = (
         "--is-embedding: an embedding engine decodes nothing, so it cannot go with --disagg-mode",
     ),
     (lambda c: 1 <= c.tp_size <= 64, "--tp-size: must be 1..64"),
+    (lambda c: c.ep_size >= 1 and c.tp_size % c.ep_size == 0, "--ep-size: must divide --tp-size"),
     (lambda c: c.threads >= 1, "--threads: must be at least 1"),
     (lambda c: c.grammar_compile_timeout >= 1, "--grammar-compile-timeout: must be at least 1 second"),
     (lambda c: 1 <= c.disagg_bootstrap_port <= 65535, "--disagg-bootstrap-port: must be 1..65535"),

@@ -68,6 +68,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     constrained_json_disable_any_whitespace: bool = False
     """JSON has one space after `:` and `,`; otherwise the model may lay it out as it likes, within bounds."""
     tp_size: int = 1
+    ep_size: int = 1
+    """Parts into which each layer's experts are divided; it divides tp_size."""
     threads: int = 1
     """Compute threads of the worker."""
     cpu_cores: tuple[int, ...] = ()
@@ -75,7 +77,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     # Disaggregation
     disagg_mode: DisaggMode = "null"
-    disagg_provider: Literal["auto", "tcp", "shm"] = "auto"
+    disagg_provider: Literal["auto", "tcp", "shm", "mapped"] = "auto"
     disagg_host: str = "127.0.0.1"
     """Address that a prefill engine's control plane and an engine's fabric endpoint listen on."""
     disagg_bootstrap_port: int = 8998

@@ -26,14 +26,14 @@ from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.assemble import Assembled, assemble, open_messenger, role_settings
 from sglang.srt.disaggregation.counter.hook import CounterHook, TracedCounterHook
-from sglang.srt.disaggregation.messenger.fabric import FabricMessenger, PoolMemory
+from sglang.srt.disaggregation.messenger.fabric import FabricMessenger
 from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch, exit_within
 from sglang.srt.entrypoints.tracing import open_tracer
 from sglang.srt.entrypoints.watchdog import Watchdog, WatchedChannel
+from sglang.srt.entrypoints.workers import Workers, build_workers
 from sglang.srt.errors import CheckpointError, ConfigError
 from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
-from sglang.srt.kv_pool.base import KVPool, Region
 from sglang.srt.managers.limits import Limits
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.role import UnifiedRole
@@ -41,12 +41,8 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.cache_manager import CacheManager
 from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.frontend import Ready, ToFrontend, ToScheduler
-from sglang.srt.model_executor.build import build_worker
 from sglang.srt.model_executor.hooks import NullHook
-from sglang.srt.model_executor.options import WorkerOptions
 from sglang.srt.model_executor.profiler import TorchProfiler
-from sglang.srt.model_executor.tp.worker import build_tp_worker
-from sglang.srt.model_executor.worker import ComputeWorker
 from sglang.srt.models.base import LayerHook
 from sglang.srt.observability.logs import setup_logging
 
@@ -54,24 +50,6 @@ LOG = logging.getLogger(__name__)
 
 CLEANUP_S = 3.0
 """Time that a broken engine has to leave its peers and its shared memory: its compute thread may hang for ever."""
-
-
-def worker_options(config: ServerConfig) -> WorkerOptions:
-    """The flags that concern the worker."""
-    return WorkerOptions(
-        dtype=config.dtype,
-        kv_cache_dtype=config.kv_cache_dtype,
-        load_format=config.load_format,
-        page_size=config.page_size,
-        max_total_tokens=config.max_total_tokens,
-        mem_fraction_static=config.mem_fraction_static,
-        max_running_requests=config.max_running_requests,
-        max_context=config.context_length,
-        threads=config.threads,
-        cores=config.cpu_cores,
-        random_seed=config.random_seed,
-        embedding=config.is_embedding,
-    )
 
 
 def limits_of(config: ServerConfig, spec: ModelSpec) -> Limits:
@@ -102,39 +80,12 @@ def layer_hook(config: ServerConfig, messenger: FabricMessenger, tracer: Tracer)
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
-    """The worker, the lead's pool, and every rank's pool as this process has it mapped."""
-
-    worker: ComputeWorker
-    pool: KVPool
-    regions: tuple[Region, ...]
-    """Alive as long as this object."""
-
-    def memory(self) -> list[PoolMemory]:
-        """For the messenger, which sends for all ranks."""
-        own = PoolMemory(self.pool.address, self.pool.nbytes)
-        return [own, *(PoolMemory(region.address, region.nbytes) for region in self.regions)]
-
-
-@dataclass(frozen=True, slots=True)
 class Parts:
     """What every mode has."""
 
     workers: Workers
     grammars: GrammarService | None
     assembled: Assembled
-
-
-def build_workers(config: ServerConfig, spec: ModelSpec, hook: LayerHook, matchers: GrammarService | None) -> Workers:
-    """One rank in a thread, or several of which all but the first are processes."""
-    path, options = Path(config.model_path), worker_options(config)
-    if config.tp_size == 1:
-        alone, pool = build_worker(path, spec, options, hook, matchers=matchers)
-        return Workers(alone, pool, ())
-    worker, pool, mapped = build_tp_worker(
-        path, spec, options, config.tp_size, hook, matchers=matchers, log_level=config.log_level
-    )
-    return Workers(worker, pool, tuple(mapped))
 
 
 def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
@@ -148,7 +99,9 @@ def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
     with ExitStack() as undo:
         # An engine that fails to start must not leave its fabric's shared memory behind.
         undo.callback(messenger.close)
-        workers = build_workers(config, spec, layer_hook(config, messenger, tracer), grammars)
+        workers = build_workers(
+            config, spec, layer_hook(config, messenger, tracer), grammars, shared=messenger.needs_shared_memory
+        )
         undo.callback(workers.worker.close)
         assembled = assemble(
             config,

@@ -105,7 +105,8 @@ def load_rank(
     max_context = options.max_context or spec.max_positions
     if max_context > spec.max_positions:
         raise ConfigError(f"--context-length {max_context} exceeds the model's {spec.max_positions}")
-    model = build_model(spec, LayerContext(TORCH_DTYPES[compute_dtype(spec, options.dtype)], group, collectives))
+    dtype = TORCH_DTYPES[compute_dtype(spec, options.dtype)]
+    model = build_model(spec, LayerContext(dtype, group, collectives, options.ep_size))
     if options.load_format == "dummy":
         load_dummy(model, options.random_seed)
     else:

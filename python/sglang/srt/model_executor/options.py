@@ -24,5 +24,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     random_seed: int = 0
     """Of dummy weights."""
+    ep_size: int = 1
+    """Parts into which the experts of a sparse model are divided; it divides the number of ranks."""
     embedding: bool = False
     """Answer with hidden states in place of tokens."""

@@ -65,6 +65,10 @@ class FabricMessenger:
         self._granted: set[str] = set()
         self._layout: ShardLayout
         self._regions: list[pyfabric.MemoryRegion] = []
+        self._loads: dict[int, dict[int, int]] = {}
+        """Of each program that has not ended: bytes by source rank."""
+        self._sent: dict[int, int] = {}
+        """Bytes of programs that are done, by source rank."""
 
     def start(self, pools: Sequence[PoolMemory], layout: ShardLayout) -> None:
         """Phase two: registers every rank's pool and starts the native threads. The pools must outlive close()."""
@@ -152,9 +156,13 @@ class FabricMessenger:
         ready = np.zeros_like(self._layers)
         thresholds = ready if writes.base is None else self._layers + np.uint64(writes.base + 1)
         lanes = tuple(self._lane(target, copies) for copies in writes.copies)
-        return self._engine.arm(
+        handle = self._engine.arm(
             pyfabric.Program(counter=self.counter, thresholds=thresholds, slot=writes.slot, lanes=lanes)
         )
+        load = self._loads[handle] = dict.fromkeys((copies.source_rank for copies in writes.copies), 0)
+        for copies in writes.copies:
+            load[copies.source_rank] += copies.nbytes * len(copies.source_pages) * len(thresholds)
+        return handle
 
     def _lane(self, target: _Target, copies: PageCopies) -> pyfabric.Lane:
         rank = copies.destination_rank
@@ -185,6 +193,8 @@ class FabricMessenger:
             case pyfabric.SlotComplete():
                 return SlotFilled(slot=event.slot, at_ns=event.completed_ns)
             case pyfabric.ProgramDone():
+                for rank, nbytes in self._loads.pop(event.handle).items():
+                    self._sent[rank] = self._sent.get(rank, 0) + nbytes
                 return WritesDone(
                     handle=event.handle,
                     seen_ns=tuple(event.seen_ns.tolist()),
@@ -192,8 +202,10 @@ class FabricMessenger:
                     layer_bytes=tuple(event.layer_bytes.tolist()),
                 )
             case pyfabric.ProgramDrained():
+                del self._loads[event.handle]
                 return WritesEnded(handle=event.handle, reason="")
             case pyfabric.ProgramFailed():
+                del self._loads[event.handle]
                 return WritesEnded(handle=event.handle, reason=event.reason or "unknown")
             case pyfabric.PeerLost():
                 name = self._names.get(event.peer)
@@ -214,6 +226,7 @@ class FabricMessenger:
             "fabric_strays_total": stats.strays,
             "fabric_errors_total": stats.errors,
             "fabric_eagain_total": stats.eagain,
+            **{f"fabric_rank_{rank}_bytes_total": nbytes for rank, nbytes in sorted(self._sent.items())},
         }
 
     def close(self) -> None:

@@ -100,7 +100,6 @@ class Ranks:
         for rank in self._ranks:
             pool, descriptors = self._expect(rank, RankPool)
             mapped.append(SharedMemory(descriptors[0], pool.nbytes))
-            mapped[-1].close()
             rank.control.setblocking(False)
         return mapped
 

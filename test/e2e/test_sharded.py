@@ -1,0 +1,30 @@
+"""Real processes over tcp, sharded in every combination: answers equal those of one rank, source ranks share the load.
+
+Byte-exact pages and exact weights: test/srt/disaggregation/messenger/test_sharded_pools.py.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from support.sharded import check_pairs, tiny_model
+
+
+def test_one_rank_to_two_and_two_to_one(tmp_path: Path) -> None:
+    check_pairs(tiny_model("qwen3-coder", tmp_path), ["--tp 1", "--tp 2"], ["--tp 1", "--tp 2"], [1, 2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["qwen3-coder", "deepseek-r1"])
+def test_every_pair_of_1_2_and_4_ranks(kind: str, tmp_path: Path) -> None:
+    """qwen3-coder has two KV heads, so four ranks hold each of them twice; deepseek-r1's latents are on every rank."""
+    sizes = ["--tp 1", "--tp 2", "--tp 4"]
+    check_pairs(tiny_model(kind, tmp_path), sizes, sizes, [1, 2, 4])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["qwen3-coder", "deepseek-r1"])
+def test_experts_by_parts_answer_as_experts_by_columns(kind: str, tmp_path: Path) -> None:
+    check_pairs(tiny_model(kind, tmp_path), ["--tp 2 --ep-size 2"], ["--tp 4 --ep-size 2"], [2])
