@@ -1,8 +1,11 @@
 """Compilations that must not succeed, in the helper process that may be killed."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +64,32 @@ def test_closing_ends_what_is_compiled(vocabulary: Vocabulary) -> None:
     with pytest.raises(GrammarError, match="stopping"):
         made.compile(GrammarSpec(kind="regex", text=SLOW))
     assert time.monotonic() - started < 10
+
+
+ORPHAN = """
+import os, signal, sys, time
+from pathlib import Path
+from sglang.srt.constrained.limits import GrammarLimits
+from sglang.srt.constrained.trial import Setup, Trials
+from sglang.srt.constrained.vocabulary import load_vocabulary
+from sglang.srt.core.grammar import GrammarSpec
+vocabulary = load_vocabulary(Path(sys.argv[1]), 49152, (2,))
+trials = Trials(Setup(vocabulary=vocabulary, limits=GrammarLimits(), whitespace=True))
+if sys.argv[2] == "up":
+    trials.check(GrammarSpec(kind="regex", text="a"))
+print(trials._helper.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("when", ["up", "starting"])
+def test_a_killed_engine_leaves_no_helper_behind(vocabulary: Vocabulary, when: str) -> None:
+    folder = str(Path(vocabulary.file).parent)
+    run = subprocess.run(
+        [sys.executable, "-c", ORPHAN, folder, when], stdout=subprocess.PIPE, text=True, check=False, timeout=120
+    )
+    helper = Path(f"/proc/{int(run.stdout)}")
+    end = time.monotonic() + 60
+    while helper.exists() and "Z" not in (helper / "stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() < end, "the helper outlives its engine"
+        time.sleep(0.1)

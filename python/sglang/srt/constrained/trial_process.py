@@ -29,6 +29,8 @@ def main() -> None:
     """Serve until stdin ends or breaks."""
     stdin = sys.stdin.buffer
     size = int.from_bytes(stdin.read(4), "little")
+    if not size:
+        return  # the engine ended before it said anything
     setup = msgspec.msgpack.decode(stdin.read(size), type=Setup)
     compiler = XGrammarCompiler(setup.vocabulary, whitespace=setup.whitespace)
     os.nice(NICENESS)
