@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx
+
+from sglang.cluster.child import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
@@ -47,6 +50,8 @@ class Engine:
             stderr=subprocess.STDOUT,
             cwd=ROOT,
             start_new_session=True,
+            # A test run that is killed must not leave engines behind. The signal comes when the starting *thread* ends.
+            preexec_fn=die_with_parent() if threading.current_thread() is threading.main_thread() else None,
         )
 
     def __enter__(self) -> "Engine":
@@ -123,18 +128,18 @@ class Engine:
 
 @contextmanager
 def cluster(
-    *flags: str, decodes: int = 1, prefill_flags: tuple[str, ...] = ()
+    *flags: str, decodes: int = 1, prefill_flags: tuple[str, ...] = (), model: Path | None = None
 ) -> Iterator[tuple[Engine, list[Engine]]]:
     """(prefill engine, decode engines), ready."""
     control = free_port()
     with ExitStack() as stack:
         prefill = stack.enter_context(
-            Engine("--disagg-mode", "prefill", "--disagg-bootstrap-port", str(control), *flags, *prefill_flags)
+            Engine(
+                "--disagg-mode", "prefill", "--disagg-bootstrap-port", str(control), *flags, *prefill_flags, model=model
+            )
         )
-        decode = [
-            stack.enter_context(Engine("--disagg-mode", "decode", "--disagg-prefill", f"127.0.0.1:{control}", *flags))
-            for _ in range(decodes)
-        ]
+        asks = ("--disagg-mode", "decode", "--disagg-prefill", f"127.0.0.1:{control}")
+        decode = [stack.enter_context(Engine(*asks, *flags, model=model)) for _ in range(decodes)]
         for engine in (prefill, *decode):
             engine.wait_ready()
         yield prefill, decode

@@ -69,7 +69,7 @@ class Child:
                 stdout=sink_fd,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which then stops all in order
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         except OSError as error:
             transport.close()
@@ -128,7 +128,7 @@ class Child:
         self._sink(self.name, line)
 
 
-def _die_with_parent() -> Callable[[], None]:
+def die_with_parent() -> Callable[[], None]:
     """What the child runs between fork and exec. The library is loaded before: after a fork that may deadlock."""
     prctl, parent = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
 
