@@ -50,7 +50,7 @@ def embedding_routes(front: Front) -> APIRouter:
     async def embeddings(request: Request) -> Response:
         body = await read_body(request, EmbeddingBody)
         front.check_model(body.model)
-        outputs = await _embed(front, await _prompts(front, body.input, "input"), None)
+        outputs = await embed(front, await prompts_of(front, body.input, "input"), None)
         tokens = sum(output.prompt_tokens for output in outputs)
         data = [
             {"object": "embedding", "index": output.index, "embedding": _shown(body, output.embedding)}
@@ -67,14 +67,14 @@ def embedding_routes(front: Front) -> APIRouter:
             raise RequestError("give either text or input_ids", param="text")
         given = body.input_ids if body.text is None else body.text
         assert given is not None
-        prompts = await _prompts(front, given, "input_ids" if body.text is None else "text")
+        prompts = await prompts_of(front, given, "input_ids" if body.text is None else "text")
         rid = body.rid or uuid.uuid4().hex
         answers = [
             {
                 "embedding": output.embedding,
                 "meta_info": {"id": rid, "prompt_tokens": output.prompt_tokens, "finish_reason": {"type": "stop"}},
             }
-            for output in await _embed(front, prompts, rid)
+            for output in await embed(front, prompts, rid)
         ]
         single = isinstance(given, str) or bool(given and isinstance(given[0], int))
         return Response(orjson.dumps(answers[0] if single else answers), media_type="application/json")
@@ -82,9 +82,10 @@ def embedding_routes(front: Front) -> APIRouter:
     return router
 
 
-async def _prompts(
+async def prompts_of(
     front: Front, given: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]], param: str
 ) -> list[tuple[int, ...]]:
+    """Checked token ids of each prompt. Raises RequestError that names `param`."""
     items = [given] if isinstance(given, str) else list(given)
     if not items:
         raise RequestError(f"{param}: the batch is empty", param=param)
@@ -100,7 +101,8 @@ async def _prompts(
     return [tuple(ids) for ids in prompts]
 
 
-async def _embed(front: Front, prompts: Sequence[tuple[int, ...]], rid: str | None) -> list[Output]:
+async def embed(front: Front, prompts: Sequence[tuple[int, ...]], rid: str | None) -> list[Output]:
+    """The outputs, which hold an embedding each. Raises RequestError where this engine makes none."""
     front.check_embedding(wanted=True)
     sampling = SamplingParams(max_new_tokens=1, temperature=0.0)
     wanted = [Wanted(ids, sampling, TextRules(), silent=True) for ids in prompts]
