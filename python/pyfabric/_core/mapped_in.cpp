@@ -29,7 +29,7 @@ void MappedRail::listen_to(In& in) {
 }
 
 bool MappedRail::take(In& in, const Note& note, File file) {
-  if (note.version != 1) return false;
+  if (note.version != 1 || (note.kind != Note::kHello && !in.ring)) return false;
   switch (note.kind) {
     case Note::kHello: {
       if (in.ring || !in.mapping.open(file.fd(), true) || in.mapping.nbytes() < sizeof(Ring)) return false;
