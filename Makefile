@@ -17,7 +17,7 @@ ifeq ($(wildcard $(PY)),)
 $(shell rm -rf $(STAMPS))
 endif
 
-.PHONY: help setup model demo serve bench test test-all lint format clean
+.PHONY: help setup model demo serve bench test test-all test-sanitize lint format clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ test: setup model ## Run the tests; flags in ARGS
 
 test-all: setup model ## Run the tests and the long ones
 	@$(PY) -m pytest -m "not gpu" $(ARGS)
+
+test-sanitize: setup ## Run the tests of pyfabric on builds with sanitizers: address and undefined, then thread
+	@test/tools/sanitize.sh address -q && test/tools/sanitize.sh thread -q
 
 lint: setup ## Style, types, import direction, length of files
 	@echo "==> ruff" && $(PY) -m ruff check .

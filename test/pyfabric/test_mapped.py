@@ -1,4 +1,4 @@
-"""What is special about provider "mapped": shareable memory, its checks, a sender that misbehaves, what is left behind."""
+"""What is special about provider "mapped": shareable memory and its checks, senders that misbehave, what is left."""
 
 import errno
 import fcntl
