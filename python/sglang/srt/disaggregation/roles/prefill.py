@@ -90,6 +90,7 @@ class PrefillRole:
 
     def leave(self) -> None:
         """Transfers that were accepted are finished; new asks are sent elsewhere."""
+        LOG.info("leaving: %d transfers to finish, %d decode engines are told", len(self._live), len(self._guests))
         self._leaving = True
         self._guests.leave()
 
