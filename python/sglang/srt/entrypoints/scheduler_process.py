@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import msgspec
 import zmq
 
 from sglang.srt.config.model import ModelSpec, read_model_spec
+from sglang.srt.config.overrides import model_overrides
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.constrained.open import open_grammars
 from sglang.srt.constrained.service import GrammarService
@@ -120,7 +121,7 @@ def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
 
 def run(config: ServerConfig, address: str) -> None:
     """Build the engine, say Ready, turn the loop until told to leave."""
-    spec = read_model_spec(Path(config.model_path))
+    spec = read_model_spec(Path(config.model_path), model_overrides(config))
     parent = ParentWatch()
     wire = ZmqChannel(
         address, incoming=Codec[ToScheduler](ToScheduler), outgoing=Codec[ToFrontend](ToFrontend), bind=False
@@ -207,6 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     # The compute thread may hang in a kernel; the interpreter must not wait for it.
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)

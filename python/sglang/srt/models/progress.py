@@ -1,5 +1,6 @@
 """Progress of a byte stream on a terminal or in a log."""
 
+import contextlib
 import sys
 import time
 from typing import TextIO
@@ -30,11 +31,13 @@ class ByteProgress:
             return
         self._shown = mark
         finished = self._done >= self._total
-        if self._live:
-            self._stream.write("\r" + self.line() + ("\n" if finished else ""))
-        else:
-            self._stream.write(self.line() + "\n")
-        self._stream.flush()
+        # A full disk under the log is no reason not to start.
+        with contextlib.suppress(OSError):
+            if self._live:
+                self._stream.write("\r" + self.line() + ("\n" if finished else ""))
+            else:
+                self._stream.write(self.line() + "\n")
+            self._stream.flush()
 
     def line(self) -> str:
         """The report as text."""
