@@ -42,7 +42,7 @@ TOOLS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["unified", "disaggregated", "llguidance"])
+@pytest.fixture(scope="module", params=["unified", "disaggregated", pytest.param("llguidance", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with ExitStack() as stack:
         if request.param == "disaggregated":
