@@ -101,8 +101,18 @@ class Storm:
 
     def in_transfer(self, node: Node) -> None:
         """A moment later: the prompts of a load take about a second to prefill, and /metrics may be 0.25 s old."""
-        time.sleep(0.15)
+        time.sleep(0.3)
         assert node.live.process.poll() is None
+
+    def mend(self) -> None:
+        """Everything runs, and decode engines know their prefill engines."""
+        for node in (*self.prefill, *self.decode):
+            if node.live.process.poll() is None:
+                node.live.signal(signal.SIGCONT)
+            else:
+                node.restart()
+        for node in self.decode:
+            wait_until(lambda node=node: self.usable(node) == len(self.prefill), 40)
 
     def usable(self, node: Node) -> int:
         """Prefill engines that a decode engine may ask now."""
