@@ -1,0 +1,166 @@
+"""Each rule taken out of the code, one at a time: the test that guards it must turn red.
+
+A copy of the package is changed, never the tree itself; the tests named here need no native module.
+"""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SIM = "test/srt/disaggregation/test_cluster_sim.py"
+MODEL = "test/model_check/test_interleavings.py"
+RUNNER = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
+sys.path.insert(0, sys.argv[1])
+import sglang, pytest
+assert sglang.__file__.startswith(sys.argv[1]), sglang.__file__
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A rule, where it stands, what it becomes, and the tests that must notice."""
+
+    rule: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    select: str = ""
+
+
+MUTATIONS = (
+    Mutation(
+        "a cancelled transfer frees its pages only when nothing can land",
+        "srt/disaggregation/handoff/states.py",
+        "(_D.ACCEPTED, _DE.CANCEL): _D.CANCELLING",
+        "(_D.ACCEPTED, _DE.CANCEL): _D.DRAINED",
+        (SIM, "test/srt/disaggregation/handoff"),
+    ),
+    Mutation(
+        "a lost peer's key is revoked before its pages are reused",
+        "srt/disaggregation/roles/peers.py",
+        "        self._messenger.revoke(peer.name)\n",
+        "",
+        (SIM,),
+    ),
+    Mutation(
+        "silence is noticed",
+        "srt/disaggregation/roles/peers.py",
+        "                silent.append(peer)\n",
+        "                pass\n",
+        (SIM,),
+        "killed_prefill or freezes",
+    ),
+    Mutation(
+        "an ask is obeyed once",
+        "srt/disaggregation/handoff/replay.py",
+        "return Fate.OPEN if life.numbers.take(transfer) else Fate.REPEATED",
+        "return Fate.OPEN",
+        (MODEL,),
+        "no_late_write",
+    ),
+    Mutation(
+        "an ask belongs to its grant",
+        "srt/disaggregation/handoff/replay.py",
+        "if greeting != life.greeting or copy:",
+        "if copy:",
+        (MODEL,),
+        "no_late_write",
+    ),
+    Mutation(
+        "a cancel takes the number of its ask",
+        "srt/disaggregation/handoff/replay.py",
+        "            life.numbers.take(number)\n",
+        "            pass\n",
+        (MODEL,),
+        "no_late_write",
+    ),
+    Mutation(
+        "source pages stay until their writes are over",
+        "srt/disaggregation/roles/prefill.py",
+        "return outbound is not None and bool(outbound.handles)",
+        "return False",
+        (SIM,),
+    ),
+    Mutation(
+        "heartbeats of another incarnation do not count",
+        "srt/disaggregation/roles/decode.py",
+        "                if incarnation == peer.incarnation:\n                    peer.heard_at = now",
+        "                if True:\n                    peer.heard_at = now",
+        ("test/fault/test_roles.py",),
+    ),
+    Mutation(
+        "a request without any usable peer is refused in time",
+        "srt/disaggregation/roles/routing.py",
+        "now - trouble.stranded_since < self._settings.ask_timeout_s",
+        "True",
+        (SIM, "test/fault/test_roles.py"),
+        "refused",
+    ),
+    Mutation(
+        "a leaving engine takes no more asks",
+        "srt/disaggregation/roles/prefill.py",
+        "        elif self._leaving:\n",
+        "        elif False:\n",
+        ("test/fault/test_roles.py",),
+    ),
+    Mutation(
+        "a hint to come back costs no try",
+        "srt/disaggregation/roles/decode.py",
+        "elif not inbound.hinted:",
+        "else:",
+        ("test/fault/test_roles.py",),
+    ),
+    Mutation(
+        "a damaged frame is dropped",
+        "srt/messages/codec.py",
+        'if zlib.crc32(body).to_bytes(4, "little") != check:',
+        "if False:",
+        ("test/fault/test_control_fuzz.py",),
+        "damaged",
+    ),
+    Mutation(
+        "only listed keys get in",
+        "srt/ipc/guard.py",
+        'known = len(frames) == 7 and frames[5] == b"CURVE" and frames[6] in self._allowed',
+        "known = True",
+        ("test/fault/test_control_plane.py",),
+        "wrong_or_absent",
+    ),
+)
+
+
+def run(package: Path, mutation: Mutation) -> subprocess.CompletedProcess[str]:
+    """The mutation's tests against a copy of the package."""
+    select = ["-k", mutation.select] if mutation.select else []
+    quiet = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "--timeout", "60"]
+    command = [sys.executable, "-c", RUNNER, str(package), *quiet, *select, *mutation.tests]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)
+def test_without_the_rule_its_test_is_red(mutation: Mutation, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "python" / "sglang", tmp_path / "sglang", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "sglang" / mutation.file
+    text = path.read_text()
+    assert text.count(mutation.old) == 1, f"the rule is not at its place any more: {mutation.old!r}"
+    path.write_text(text.replace(mutation.old, mutation.new))
+    result = run(tmp_path, mutation)
+    assert result.returncode == 1, f"{result.stdout[-2000:]}{result.stderr[-2000:]}"
+
+
+def test_every_mutation_still_finds_its_line() -> None:
+    """Cheap, so that the list cannot rot between the slow runs."""
+    for mutation in MUTATIONS:
+        text = (ROOT / "python" / "sglang" / mutation.file).read_text()
+        assert text.count(mutation.old) == 1, mutation.rule

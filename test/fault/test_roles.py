@@ -1,0 +1,117 @@
+"""Rules of the roles that need a precise moment: played in the simulated cluster, over real roles and schedulers."""
+
+from collections import deque
+
+from sglang.srt.disaggregation.roles.settings import RoleSettings
+from sglang.srt.messages.frontend import Shutdown
+from sglang.srt.messages.wire import AskQueued, AskRejected, Heartbeat, PrefillAsk
+from support.sim import Sim, expected_tokens
+
+PROMPT = list(range(1, 41))
+
+
+def cluster(seed: int = 1, prefills: int = 1, **settings: object) -> Sim:
+    sim = Sim(seed, settings=RoleSettings(local_tokens=0, **settings))  # type: ignore[arg-type]
+    names = tuple(f"p{i}" for i in range(prefills))
+    for name in names:
+        sim.add(name, "prefill", pages=96)
+    sim.add("d0", "decode", pages=96, peers=names)
+    for _ in range(60):
+        sim.turn()
+    return sim
+
+
+def sent(sim: Sim, to: str, sender: str) -> deque[object]:
+    return sim.mail.setdefault((to, sender), deque())
+
+
+def until(sim: Sim, true: object, turns: int = 5000) -> None:
+    for _ in range(turns):
+        if true():  # type: ignore[operator]
+            return
+        sim.turn()
+    raise AssertionError("never true")
+
+
+def test_a_second_ask_with_a_transfer_s_number_is_an_error_and_both_live_on() -> None:
+    """Reported case A19: while the first is served a copy is dropped; afterwards it is rejected."""
+    sim = cluster()
+    sim.ask("d0", "0", PROMPT, 3)
+    until(sim, lambda: any(isinstance(m, PrefillAsk) for m in sent(sim, "p0", "d0")))
+    ask = next(m for m in sent(sim, "p0", "d0") if isinstance(m, PrefillAsk))
+    sent(sim, "p0", "d0").append(ask)
+    sim.run()
+    assert sim.engines["p0"].scheduler.role.counters()["num_transfers_total"] == 1
+    memory = bytes(sim.engines["d0"].worker.memory)
+    sim.engines["d0"].paused = True
+    sent(sim, "p0", "d0").append(ask)
+    until(sim, lambda: any(isinstance(m, AskRejected) for m in sent(sim, "d0", "p0")))
+    assert bytes(sim.engines["d0"].worker.memory) == memory, "a repeated ask wrote into pages of others"
+    sim.engines["d0"].paused = False
+    answer = sim.ask("d0", "1", PROMPT[::-1], 3)
+    sim.run()
+    assert answer.tokens == expected_tokens(PROMPT[::-1], 3)
+    assert sim.engines["p0"].scheduler.role.counters()["control_frames_stale_total"] == 2
+    sim.check_empty()
+
+
+def test_a_full_queue_is_waited_out_in_the_decode_engine_s_own_queue() -> None:
+    """Backpressure: rejections with a hint cost no try, so that 30 requests pass through a queue of one."""
+    sim = cluster(max_asks=1)
+    prompts = [[i + 1] * 30 for i in range(30)]
+    for i, prompt in enumerate(prompts):
+        sim.ask("d0", str(i), prompt, 2)
+    sim.run(200_000)
+    for i, prompt in enumerate(prompts):
+        assert sim.answers[str(i)].refused is None, sim.answers[str(i)].refused
+        assert sim.answers[str(i)].tokens == expected_tokens(prompt, 2)
+
+
+def test_an_engine_that_leaves_rejects_and_finishes() -> None:
+    sim = cluster()
+    answer = sim.ask("d0", "0", PROMPT, 3)
+    until(sim, lambda: any(isinstance(m, AskQueued) for m in sent(sim, "d0", "p0")))
+    sim.engines["p0"].to.append(Shutdown(drain=True))
+    sim.engines["d0"].paused = True
+    until(sim, lambda: sim.engines["p0"].scheduler.role.info() and not sim.engines["p0"].to)
+    sim.engines["d0"].paused = False
+    later = sim.ask("d0", "1", PROMPT[::-1], 3)
+    sim.run()
+    assert answer.tokens == expected_tokens(PROMPT, 3), "what was accepted is finished"
+    assert later.refused is not None and "leaving" in later.refused.message
+    role = sim.engines["p0"].scheduler.role
+    assert role.counters()["num_transfers_total"] == 1
+
+
+def test_an_ask_that_crosses_the_leaving_message_is_rejected() -> None:
+    sim = cluster(prefills=1)
+    sim.engines["p0"].paused = True
+    sim.ask("d0", "0", PROMPT, 3)
+    until(sim, lambda: any(isinstance(m, PrefillAsk) for m in sent(sim, "p0", "d0")))
+    sim.engines["d0"].paused = True
+    sim.engines["p0"].to.append(Shutdown(drain=True))
+    sim.engines["p0"].paused = False
+    until(sim, lambda: any(isinstance(m, AskRejected) for m in sent(sim, "d0", "p0")))
+
+
+def test_heartbeats_of_another_incarnation_do_not_keep_a_peer_alive() -> None:
+    sim = cluster(heartbeat_s=0.1)
+    sim.engines["p0"].paused = True
+    role = sim.engines["d0"].scheduler.role
+    assert role.gauges()["num_usable_prefill_engines"] == 1
+    for sequence in range(100):
+        sent(sim, "d0", "p0").append(Heartbeat(incarnation=12345, sequence=sequence))
+        sim.clock.advance(0.05)
+        sim.turn()
+    assert role.gauges()["num_usable_prefill_engines"] == 0
+
+
+def test_a_request_whose_only_peer_died_after_a_first_try_is_refused_in_time() -> None:
+    sim = cluster()
+    answer = sim.ask("d0", "0", PROMPT, 3)
+    until(sim, lambda: sim.engines["d0"].scheduler.role.gauges()["num_transfer_slots_used"])
+    sim.kill("p0")
+    started = sim.clock.now()
+    sim.run(100_000)
+    assert answer.refused is not None and answer.refused.status == 503 and "after 1 attempts" in answer.refused.message
+    assert sim.clock.now() - started < 10
