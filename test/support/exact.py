@@ -52,10 +52,16 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def every_logit(
-    folder: Path, prompt: list[int], *, chunk: int, page_size: int = 16, dtype: str = "float32"
+    folder: Path,
+    prompt: list[int],
+    *,
+    chunk: int,
+    page_size: int = 16,
+    dtype: str = "float32",
+    load_format: str = "auto",
 ) -> torch.Tensor:
     """Logits of all prompt positions, `[tokens, vocab]`, computed in chunks."""
-    driver = Driver(folder, page_size=page_size, dtype=dtype)
+    driver = Driver(folder, page_size=page_size, dtype=dtype, load_format=load_format)
     probe = AllLogits(driver.runner._model)
     driver.runner._model = probe  # type: ignore[assignment]
     driver.run([Request(prompt, 1)], chunk=chunk)

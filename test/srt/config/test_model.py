@@ -131,6 +131,10 @@ def test_overrides_replace_fields(tmp_path: Path) -> None:
         ({"hidden_act": "relu"}, "hidden_act is 'relu', expected silu or gelu"),
         ({"sliding_window": 128}, "sliding_window 128 is not supported"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
+        (
+            {"architectures": ["DeepseekV3ForCausalLM"]},
+            "kv_lora_rank is missing",
+        ),
         ({"eos_token_id": 100}, r"eos_token_id \[100\] lies outside the vocabulary of 100"),
         ({"eos_token_id": "x"}, "eos_token_id is 'x'"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1, expected true or false"),

@@ -73,9 +73,9 @@ def test_wrong_flags_exit_2_with_one_line() -> None:
     assert result.stderr.count("\n") == 1 and "--disagg-prefill" in result.stderr
 
 
-def test_a_missing_model_folder_exits_1_with_one_line() -> None:
+def test_a_missing_model_folder_exits_2_with_one_line() -> None:
     result = run("--model-path", "/nonexistent/model", "--port", str(free_port()))
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr.count("\n") == 1 and "/nonexistent/model" in result.stderr
 
 

@@ -59,7 +59,7 @@ def load(folder: Path) -> MLADecoder:
     """The folder's model."""
     context = LayerContext(torch.float32, ParallelGroup(), SoloCollectives())
     model = build_model(read_model_spec(folder), context)
-    load_model(model, folder)
+    load_model(model, folder, read_model_spec(folder))
     assert isinstance(model, MLADecoder)
     return model
 

@@ -73,7 +73,7 @@ def logits_of_rank(
     spec = read_model_spec(folder)
     collectives = ThreadCollectives(exchange, rank)
     model = build_model(spec, LayerContext(torch.float32, ParallelGroup(rank, size), collectives, ep_size))
-    load_model(model, folder)
+    load_model(model, folder, spec)
     layout = kv_layout(spec, page_size=4, dtype="float32", model="m")
     shard = ShardLayout(kv=layout, tp_size=size, num_pages=8)
     pool = open_pool(shard, rank, PrivateMemory(shard.region_bytes(rank), lambda nbytes: None))

@@ -33,7 +33,7 @@ def loaded(folder: Path) -> list[torch.Tensor]:
     """Every parameter after loading."""
     model = unfilled(folder)
     targets = parameters(model)
-    load_model(model, folder)
+    load_model(model, folder, read_model_spec(folder))
     return targets
 
 
@@ -178,7 +178,7 @@ def test_a_rank_takes_its_own_part(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 54, "vocab_size": 213}))
     model = unfilled(folder, ParallelGroup(1, 3))
-    load_model(model, folder)
+    load_model(model, folder, read_model_spec(folder))
     shares = {tuple(tensor.shape) for tensor in parameters(model)}
     assert {(71, 42), (20, 42), (10, 42), (42, 20), (18, 42), (42, 18)} <= shares
     keys = [tensor for tensor in parameters(model) if tensor.shape == (10, 42)]

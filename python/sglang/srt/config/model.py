@@ -14,6 +14,7 @@ from sglang.srt.config.architectures import ARCHITECTURES, Architecture
 from sglang.srt.config.model_json import JsonFields, read_json
 from sglang.srt.config.model_mla import MLASpec, read_mla
 from sglang.srt.config.model_moe import MoESpec, read_moe
+from sglang.srt.config.model_quant import QuantSpec, read_quant
 from sglang.srt.config.model_rope import RopeSpec
 from sglang.srt.config.model_window import read_ropes, read_windows
 from sglang.srt.errors import CheckpointError
@@ -81,6 +82,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     qk_norm: bool
     dtype: str
     """Of the checkpoint's weights: what `--dtype auto` means."""
+    quant: QuantSpec | None = None
+    """How they are quantised, if they are; layers compute with the dequantised weights."""
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     """End tokens of config.json and generation_config.json together, ascending."""
@@ -139,6 +142,7 @@ def _spec(config: JsonFields, generation: JsonFields) -> ModelSpec:
         mlp_bias=config.boolean("mlp_bias", False),
         qk_norm=architecture.qk_norm,
         dtype=_dtype(config),
+        quant=read_quant(config),
         bos_token_id=config.integer("bos_token_id") if config.has("bos_token_id") else None,
         eos_token_ids=tuple(sorted({*config.ids("eos_token_id"), *generation.ids("eos_token_id")})),
         generation=_generation(generation),
@@ -180,8 +184,6 @@ def _architecture(config: JsonFields) -> tuple[str, Architecture]:
 def _refuse_unsupported(config: JsonFields) -> None:
     if config.has("attn_logit_softcapping"):
         raise config.wrong("attn_logit_softcapping", "null")
-    if config.has("quantization_config"):
-        raise CheckpointError(f"{config.source}: quantised checkpoints (quantization_config) are not supported")
 
 
 def _activation(config: JsonFields) -> str:

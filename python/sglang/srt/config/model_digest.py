@@ -9,6 +9,7 @@ import msgspec
 
 from sglang.srt.config.model import ModelSpec
 from sglang.srt.config.model_files import TensorEntry, checkpoint_entries
+from sglang.srt.config.model_gguf import gguf_entries
 
 SAMPLED_TENSORS = 256
 SAMPLED_BYTES = 256
@@ -17,12 +18,13 @@ NOT_KV = ("generation", "eos_token_ids", "bos_token_id", "dtype", "max_positions
 """Fields of a ModelSpec that do not change any KV value."""
 
 
-def model_digest(folder: Path, spec: ModelSpec) -> str:
+def model_digest(folder: Path, spec: ModelSpec, load_format: str = "auto") -> str:
     """16 hex digits over the spec, every tensor's name, dtype and shape, and a sample of the weights.
 
     It does not depend on how tensors are spread over files. Raises CheckpointError where headers cannot be read.
     """
-    entries = sorted(checkpoint_entries(folder), key=lambda entry: entry.name)
+    read = gguf_entries if load_format == "gguf" else checkpoint_entries
+    entries = sorted(read(folder), key=lambda entry: entry.name)
     digest = hashlib.sha256(_spec_bytes(spec))
     for entry in entries:
         digest.update(f"{entry.name}:{entry.dtype}:{list(entry.shape)}\n".encode())

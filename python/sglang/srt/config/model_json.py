@@ -32,6 +32,10 @@ class JsonFields:
         """The value as it stands, None where absent."""
         return self._values.get(name)
 
+    def names(self) -> tuple[str, ...]:
+        """Every field that is there."""
+        return tuple(self._values)
+
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
         return self.raw(name) is not None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from sglang.srt.config.hardware import Hardware
+from sglang.srt.config.overrides import parse_overrides
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.errors import ConfigError
 
@@ -85,6 +86,7 @@ def resolve(settings: Mapping[str, object], machine: Hardware) -> ServerConfig:
     for holds, message in _CHECKS:
         if not holds(config):
             raise ConfigError(message)
+    parse_overrides(config.json_model_override_args)
     for peer in config.disagg_prefill:
         _check_peer(peer)
     missing = sorted(set(config.cpu_cores) - set(machine.cores))

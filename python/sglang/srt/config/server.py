@@ -16,9 +16,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Empty: model_path."""
     served_model_name: str = ""
     """Empty: model_path."""
-    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    load_format: Literal["auto", "safetensors", "gguf", "dummy"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     kv_cache_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    json_model_override_args: str = "{}"
     context_length: int = 0
     """0: the model's own."""
     trust_remote_code: bool = False

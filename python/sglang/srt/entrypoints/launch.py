@@ -52,7 +52,7 @@ def serve(config: ServerConfig, command: Sequence[str] = SCHEDULER) -> int:
             read_model_folder(Path(config.model_path))
             return _serve_on(listener, config, command)
         except (CheckpointError, ConfigError) as error:
-            return _fail(str(error))
+            return _fail(str(error), 2)
 
 
 def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[str]) -> int:
@@ -200,6 +200,7 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = 1) -> int:
+    """2: a setting or a model folder is wrong, as the scheduler process says it too."""
     sys.stderr.write(f"sglang launch-server: {message}\n")
-    return 1
+    return code

@@ -42,6 +42,11 @@ class Tokenizer:
         """
         folder = read_model_folder(Path(model_path))
         files = load_tokenizer_files(Path(tokenizer_path), trust_remote_code=trust_remote_code)
+        if files.base_tokens > folder.vocab_size:
+            raise CheckpointError(
+                f"{tokenizer_path}: the tokenizer's vocabulary of {files.base_tokens} exceeds the model's vocab_size "
+                f"{folder.vocab_size}"
+            )
         source = _template_source(chat_template) or files.template
         return cls(files, folder, ChatTemplate(source, files.special_tokens) if source else None)
 

@@ -44,6 +44,8 @@ class TokenizerFiles:
     end_token_ids: tuple[int, ...]
     template: str
     """The chat template; may be empty."""
+    base_tokens: int
+    """Tokens of the vocabulary itself. Tokens added to it may lie beyond the model's (Gemma 3 has one for images)."""
 
 
 def load_tokenizer_files(path: Path, *, trust_remote_code: bool) -> TokenizerFiles:
@@ -102,7 +104,9 @@ def _direct(path: Path, settings: dict[str, Any]) -> TokenizerFiles:
     end = inner.token_to_id(special["eos_token"]) if "eos_token" in special else None
     file = path / "chat_template.jinja"
     template = file.read_text(encoding="utf-8") if file.is_file() else _default(settings.get("chat_template"))
-    return TokenizerFiles(_RustCoder(inner), _is_byte_level(inner), special, () if end is None else (end,), template)
+    ends = () if end is None else (end,)
+    base = int(inner.get_vocab_size(with_added_tokens=False))
+    return TokenizerFiles(_RustCoder(inner), _is_byte_level(inner), special, ends, template, base)
 
 
 def _through_transformers(path: Path, trust_remote_code: bool) -> TokenizerFiles:
@@ -119,6 +123,7 @@ def _through_transformers(path: Path, trust_remote_code: bool) -> TokenizerFiles
         special_tokens={name: str(token) for name, token in inner.special_tokens_map.items()},
         end_token_ids=() if inner.eos_token_id is None else (int(inner.eos_token_id),),
         template=_default(inner.chat_template),
+        base_tokens=int(inner.vocab_size),
     )
 
 

@@ -45,7 +45,7 @@ def compute_dtype(spec: ModelSpec, dtype: Dtype) -> Literal["float32", "bfloat16
 def engine_layout(model_path: Path, spec: ModelSpec, options: WorkerOptions) -> KVLayout:
     """The KV layout that an engine of these options has. Reads headers only, so a front end may ask too."""
     dummy = options.load_format == "dummy"
-    digest = dummy_digest(spec, options.random_seed) if dummy else model_digest(model_path, spec)
+    digest = dummy_digest(spec, options.random_seed) if dummy else model_digest(model_path, spec, options.load_format)
     dtype = compute_dtype(spec, options.dtype) if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
     return kv_layout(spec, page_size=options.page_size, dtype=dtype, model=digest)
 
@@ -104,13 +104,16 @@ def load_rank(
     layout = engine_layout(model_path, spec, options)
     max_context = options.max_context or spec.max_positions
     if max_context > spec.max_positions:
-        raise ConfigError(f"--context-length {max_context} exceeds the model's {spec.max_positions}")
+        raise ConfigError(
+            f"--context-length {max_context} exceeds the model's {spec.max_positions}; "
+            f"""--json-model-override-args '{{"max_position_embeddings": {max_context}}}' insists"""
+        )
     dtype = TORCH_DTYPES[compute_dtype(spec, options.dtype)]
     model = build_model(spec, LayerContext(dtype, group, collectives, options.ep_size))
     if options.load_format == "dummy":
         load_dummy(model, options.random_seed)
     else:
-        load_model(model, model_path)
+        load_model(model, model_path, spec, options.load_format)
     return LoadedRank(spec, options, layout, max_context, group, collectives, model)
 
 

@@ -13,7 +13,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Dtype = "auto"
     kv_cache_dtype: Dtype = "auto"
     """auto: the weights' dtype."""
-    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    load_format: Literal["auto", "safetensors", "gguf", "dummy"] = "auto"
     page_size: int = 16
     max_total_tokens: int = 0
     mem_fraction_static: float = 0.3

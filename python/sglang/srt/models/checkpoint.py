@@ -9,10 +9,12 @@ from typing import Protocol
 
 import torch
 
-from sglang.srt.config.model_files import TensorEntry, checkpoint_entries
+from sglang.srt.config.model_files import FP8, TensorEntry, checkpoint_entries
 
 FLOAT_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """The dtypes that an unquantised weight may have."""
+QUANTISED_DTYPES = {**FLOAT_DTYPES, FP8: torch.float8_e4m3fn}
+"""The dtypes in a checkpoint whose config says that it is quantised."""
 
 
 class Checkpoint(Protocol):
@@ -38,7 +40,9 @@ class SafetensorsCheckpoint:
     weights. Raises CheckpointError for malformed or truncated files.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dtypes: Mapping[str, torch.dtype] = FLOAT_DTYPES) -> None:
+        """`dtypes`: those that tensors may have, by safetensors' names."""
+        self._dtypes = dtypes
         self._entries: dict[str, TensorEntry] = {}
         self._twice: list[str] = []
         self._maps: dict[Path, mmap.mmap] = {}
@@ -51,23 +55,27 @@ class SafetensorsCheckpoint:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: entry.shape for name, entry in self._entries.items()}
 
+    def dtype(self, name: str) -> str:
+        """safetensors' name of a tensor's dtype."""
+        return self._entries[name].dtype
+
     def problems(self) -> list[str]:
-        wrong = [f"{e.name} of dtype {e.dtype}" for e in self._entries.values() if e.dtype not in FLOAT_DTYPES]
+        wrong = [f"{e.name} of dtype {e.dtype}" for e in self._entries.values() if e.dtype not in self._dtypes]
         lines = [f"held twice: {', '.join(self._twice)}"] if self._twice else []
         if wrong:
-            lines.append(f"unsupported dtype (supported: {', '.join(FLOAT_DTYPES)}): {', '.join(wrong)}")
+            lines.append(f"unsupported dtype (supported: {', '.join(self._dtypes)}): {', '.join(wrong)}")
         return lines
 
     def read(self, name: str) -> torch.Tensor:
         self._drop()
         entry = self._entries[name]
         if entry.nbytes == 0:
-            return torch.empty(entry.shape, dtype=FLOAT_DTYPES[entry.dtype])
+            return torch.empty(entry.shape, dtype=self._dtypes[entry.dtype])
         raw = torch.frombuffer(self._map(entry.file), dtype=torch.uint8)[entry.start : entry.end]
         self._last = entry
         if entry.start % 8:
             raw = raw.clone()  # the format does not promise alignment
-        return raw.view(FLOAT_DTYPES[entry.dtype]).view(entry.shape)
+        return raw.view(self._dtypes[entry.dtype]).view(entry.shape)
 
     def _map(self, file: Path) -> mmap.mmap:
         if file not in self._maps:

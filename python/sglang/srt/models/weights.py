@@ -6,19 +6,21 @@ from pathlib import Path
 
 import torch
 
+from sglang.srt.config.model import ModelSpec
 from sglang.srt.errors import CheckpointError
 from sglang.srt.layers.parameter import Piece, Source, Weight
 from sglang.srt.models.base import CausalLM
-from sglang.srt.models.checkpoint import Checkpoint, DummyCheckpoint, SafetensorsCheckpoint
+from sglang.srt.models.checkpoint import Checkpoint, DummyCheckpoint
+from sglang.srt.models.open_checkpoint import open_checkpoint
 from sglang.srt.models.progress import ByteProgress
 
 LISTED = 8
 """Names that an error shows of each kind of fault; a wrong checkpoint may have thousands."""
 
 
-def load_model(model: CausalLM, folder: Path) -> None:
-    """Fill `model` from the safetensors files of `folder`. Raises CheckpointError, which lists every fault at once."""
-    load_weights(model, SafetensorsCheckpoint(folder), f"load {folder.name}")
+def load_model(model: CausalLM, folder: Path, spec: ModelSpec, load_format: str = "auto") -> None:
+    """Fill `model` from the files of `folder`. Raises CheckpointError, which lists every fault at once."""
+    load_weights(model, open_checkpoint(folder, spec, load_format), f"load {folder.name}")
 
 
 def load_dummy(model: CausalLM, seed: int) -> None:
