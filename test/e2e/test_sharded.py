@@ -28,3 +28,15 @@ def test_every_pair_of_1_2_and_4_ranks(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["qwen3-coder", "deepseek-r1"])
 def test_experts_by_parts_answer_as_experts_by_columns(kind: str, tmp_path: Path) -> None:
     check_pairs(tiny_model(kind, tmp_path), ["--tp 2 --ep-size 2"], ["--tp 4 --ep-size 2"], [2])
+
+
+def test_replicas_to_replicas(tmp_path: Path) -> None:
+    """Every decode replica is a peer of every prefill replica."""
+    check_pairs(tiny_model("qwen3-coder", tmp_path), ["--dp 2"], ["--dp 2"], [1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_latents_of_four_ranks_to_four_replicas(tmp_path: Path) -> None:
+    """All four source ranks hold every latent: their pages are striped over all."""
+    check_pairs(tiny_model("deepseek-r1", tmp_path), ["--tp 4"], ["--dp 4"], [4])

@@ -54,10 +54,9 @@ def assert_equal(mine: Sequence[Answer], theirs: Sequence[Answer], what: str) ->
 
 
 @contextmanager
-def decode_engines(model: Path, sizes: Sequence[str], ports: Sequence[int]) -> Iterator[list[Engine]]:
-    """One for each entry of `sizes` (flags, space-separated), starting; they will use prefill engines at `ports`."""
-    peers = ",".join(f"127.0.0.1:{port}" for port in ports)
-    mode = ("--disagg-mode", "decode", "--disagg-prefill", peers)
+def decode_engines(model: Path, sizes: Sequence[str], peers: Sequence[str]) -> Iterator[list[Engine]]:
+    """One for each entry of `sizes` (flags, space-separated), starting; they will use prefill engines at `peers`."""
+    mode = ("--disagg-mode", "decode", "--disagg-prefill", ",".join(peers))
     with ExitStack() as stack:
         yield [stack.enter_context(Engine(*mode, *FLAGS, *size.split(), model=model)) for size in sizes]
 
@@ -66,6 +65,12 @@ def prefill_engine(model: Path, port: int, size: str) -> Engine:
     """One at control port `port`, starting."""
     mode = ("--disagg-mode", "prefill", "--disagg-bootstrap-port", str(port))
     return Engine(*mode, *FLAGS, *size.split(), model=model)
+
+
+def replicas_of(size: str) -> int:
+    """--dp-size among flags."""
+    flags = size.split()
+    return int(flags[flags.index("--dp") + 1]) if "--dp" in flags else 1
 
 
 def rank_bytes(engine: Engine) -> dict[int, float]:
@@ -81,8 +86,9 @@ def check_pairs(model: Path, prefill: Sequence[str], decode: Sequence[str], rank
     `ranks`: of each prefill engine. The engines of a pair are alone with each other while they work.
     """
     ports = [free_port() for _ in prefill]
+    peers = [f"127.0.0.1:{port}-{port + replicas_of(size) - 1}" for port, size in zip(ports, prefill, strict=True)]
     asked = {seed: prompts(seed) for seed in range(len(prefill))}
-    with decode_engines(model, decode, ports) as engines:
+    with decode_engines(model, decode, peers) as engines:
         with Engine(*FLAGS, model=model) as unified:
             unified.wait_ready()
             expected = {seed: answers(unified, found) for seed, found in asked.items()}

@@ -24,7 +24,7 @@ def test_defaults_are_sglangs_and_empty_names_are_completed() -> None:
 
 def test_every_setting_has_a_flag() -> None:
     flags = [flag.field for _, group in GROUPS for flag in group]
-    assert sorted(flags) == sorted(ServerConfig.__struct_fields__)
+    assert sorted([*flags, "dp_rank"]) == sorted(ServerConfig.__struct_fields__), "the launcher alone numbers replicas"
 
 
 def test_help_teaches_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,10 @@ def test_sglangs_disaggregation_names_are_aliases() -> None:
         ("--model-path m --page-size 129", "--page-size: must be 1..128"),
         ("--model-path m --dtype int3", "--dtype: invalid choice"),
         ("--model-path m --tp-size 65", "--tp-size: must be 1..64"),
-        ("--model-path m --dp-size 2", "--dp-size 2: not supported yet"),
+        ("--model-path m --tp-size 4 --ep-size 3", "--ep-size: must divide --tp-size"),
+        ("--model-path m --dp-size 0", "--dp-size: must be 1..64"),
+        ("--model-path m --disagg-bootstrap-port 65535 --dp-size 2", "--disagg-bootstrap-port: must be 1..65535, with"),
+        ("--model-path m --disagg-mode prefill --port 8999 --dp-size 2", "--disagg-bootstrap-port: must differ"),
         ("--model-path m --quantization fp8", "--quantization fp8: not supported yet"),
         (
             "--model-path m --disaggregation-transfer-backend nixl",

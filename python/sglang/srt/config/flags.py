@@ -70,6 +70,9 @@ _SCHEDULING = (
     Flag("constrained_json_disable_any_whitespace", "Constrained JSON has no whitespace but one space after : and ,"),
     Flag("tp_size", "Ranks that share every layer, a process each.", ("--tp", "--tensor-parallel-size")),
     Flag("ep_size", "Parts into which experts are divided; divides --tp-size.", ("--ep", "--expert-parallel-size")),
+    Flag(
+        "dp_size", "Replicas behind the HTTP server; requests go to the least busy.", ("--dp", "--data-parallel-size")
+    ),
     Flag("threads", "Compute threads of the worker."),
     Flag("cpu_cores", "Cores that this engine is pinned to, such as `0-3,6`."),
 )
@@ -85,8 +88,12 @@ _DISAGG = (
         "What moves the KV cache: a libfabric provider, auto the best one, or mapped memory on one machine.",
     ),
     Flag("disagg_host", "Address that the control plane and the fabric endpoint listen on."),
-    Flag("disagg_bootstrap_port", "Control port of a prefill engine.", ("--disaggregation-bootstrap-port",)),
-    Flag("disagg_prefill", "HOST:PORT of each prefill engine's control plane; for --disagg-mode decode."),
+    Flag(
+        "disagg_bootstrap_port",
+        "Control port of a prefill engine; replica N (--dp-size) takes the Nth after it.",
+        ("--disaggregation-bootstrap-port",),
+    ),
+    Flag("disagg_prefill", "HOST:PORT (or HOST:FIRST-LAST) of each prefill engine's control plane."),
     Flag("disagg_local_prefill_tokens", "A decode engine computes a missing prompt part up to this length itself."),
     Flag("disagg_fallback", "With no usable prefill engine: answer 503 (none) or prefill on this engine (local)."),
     Flag("disagg_max_asks", "Asks that a prefill engine queues before it refuses more."),
@@ -128,8 +135,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("--disaggregation-transfer-backend", _FABRIC, neutral=("fabric", "libfabric")),
     Refusal("--disaggregation-ib-device", "network devices are found through libfabric; choose with --disagg-provider"),
     Refusal("--quantization", neutral=("none",)),
-    Refusal("--dp-size", neutral=("1",)),
-    Refusal("--dp", neutral=("1",)),
     Refusal("--pp-size", neutral=("1",)),
     Refusal("--nnodes", neutral=("1",)),
     Refusal("--node-rank", neutral=("0",)),

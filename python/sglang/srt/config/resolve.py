@@ -43,11 +43,15 @@ _CHECKS: tuple[_Check, ...] = (
     ),
     (lambda c: 1 <= c.tp_size <= 64, "--tp-size: must be 1..64"),
     (lambda c: c.ep_size >= 1 and c.tp_size % c.ep_size == 0, "--ep-size: must divide --tp-size"),
+    (lambda c: 1 <= c.dp_size <= 64, "--dp-size: must be 1..64"),
     (lambda c: c.threads >= 1, "--threads: must be at least 1"),
     (lambda c: c.grammar_compile_timeout >= 1, "--grammar-compile-timeout: must be at least 1 second"),
-    (lambda c: 1 <= c.disagg_bootstrap_port <= 65535, "--disagg-bootstrap-port: must be 1..65535"),
     (
-        lambda c: c.disagg_mode != "prefill" or c.port != c.disagg_bootstrap_port,
+        lambda c: 1 <= c.disagg_bootstrap_port <= 65536 - c.dp_size,
+        "--disagg-bootstrap-port: must be 1..65535, with as many further ports as --dp-size has replicas",
+    ),
+    (
+        lambda c: c.disagg_mode != "prefill" or not 0 <= c.port - c.disagg_bootstrap_port < c.dp_size,
         "--disagg-bootstrap-port: must differ from --port",
     ),
     (
@@ -81,7 +85,7 @@ def resolve(settings: Mapping[str, object], machine: Hardware) -> ServerConfig:
     if "cpu_cores" in raw:
         raw["cpu_cores"] = parse_cores(raw["cpu_cores"])
     if "disagg_prefill" in raw:
-        raw["disagg_prefill"] = _parts(raw["disagg_prefill"])
+        raw["disagg_prefill"] = [peer for part in _parts(raw["disagg_prefill"]) for peer in _peers(part)]
     config = _complete(_convert(raw))
     for holds, message in _CHECKS:
         if not holds(config):
@@ -120,6 +124,14 @@ def parse_cores(value: object) -> list[int]:
 def _parts(value: object) -> list[str]:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+def _peers(part: str) -> list[str]:
+    """`HOST:FIRST-LAST` is one peer for each port."""
+    match = re.fullmatch(r"(.+):(\d{1,5})-(\d{1,5})", part)
+    if match is None:
+        return [part]
+    return [f"{match[1]}:{port}" for port in range(int(match[2]), int(match[3]) + 1)]
 
 
 def _convert(raw: dict[str, object]) -> ServerConfig:

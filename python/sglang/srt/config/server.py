@@ -71,6 +71,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tp_size: int = 1
     ep_size: int = 1
     """Parts into which each layer's experts are divided; it divides tp_size."""
+    dp_size: int = 1
+    """Replicas of the engine behind the one HTTP server, each with tp_size ranks and a KV pool of its own."""
+    dp_rank: int = 0
+    """Which replica this configuration is of; no flag sets it."""
     threads: int = 1
     """Compute threads of the worker."""
     cpu_cores: tuple[int, ...] = ()

@@ -56,9 +56,10 @@ def open_messenger(config: ServerConfig, settings: RoleSettings) -> FabricMessen
 
 
 def engine_id(config: ServerConfig) -> str:
-    """How peers know this engine: host name and HTTP port (or process, where the system chose the port)."""
+    """How peers know this engine: host name, HTTP port (or process, where the system chose the port) and replica."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()) or "host"
-    return f"{host}:{config.port or f'pid{os.getpid()}'}"
+    replica = f"/dp{config.dp_rank}" if config.dp_size > 1 else ""
+    return f"{host}:{config.port or f'pid{os.getpid()}'}{replica}"
 
 
 def assemble(

@@ -6,13 +6,13 @@ machine with fewer cores than ranks, and it cannot be told to give up (docs/adr/
 
 import torch
 
-from sglang.srt.distributed._shm import Element, Group
+from sglang.srt.distributed import _shm
 
 SLOT_BYTES = 1 << 20
 """A longer operation goes in parts: twice this for each rank stays in the second-level caches' reach."""
 SPIN_NS = 20_000
 """How long a barrier is polled where every rank has a core: about what a futex's sleep and wake cost."""
-ELEMENTS = {torch.float32: Element.f32, torch.bfloat16: Element.bf16, torch.int64: Element.i64}
+ELEMENTS = {torch.float32: _shm.Element.f32, torch.bfloat16: _shm.Element.bf16, torch.int64: _shm.Element.i64}
 """What can be added up."""
 
 
@@ -23,13 +23,13 @@ def spin_ns(ranks: int, cores: int) -> int:
 
 def group_bytes(size: int) -> int:
     """Memory that a group of `size` ranks exchanges through; whole pages."""
-    return -(-Group.needed(size, SLOT_BYTES) // 4096) * 4096
+    return -(-_shm.Group.needed(size, SLOT_BYTES) // 4096) * 4096
 
 
 class ShmCollectives:
     """The Collectives of one rank. Operations raise `_shm.Aborted` once somebody has given the group up."""
 
-    def __init__(self, group: Group, size: int) -> None:
+    def __init__(self, group: _shm.Group, size: int) -> None:
         self._group = group
         self._size = size
 

@@ -12,7 +12,8 @@ from sglang.srt.config.server import ServerConfig
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.trace import RequestSpans, RootSpan
 from sglang.srt.entrypoints.generation import Generation, Wanted, check_outputs
-from sglang.srt.entrypoints.scheduler_client import SchedulerClient, Unavailable
+from sglang.srt.entrypoints.replicas import EngineClient
+from sglang.srt.entrypoints.scheduler_client import Unavailable
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.detokenizer import TextRules
 from sglang.srt.managers.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ class Front:
 
     config: ServerConfig
     tokenizer: Tokenizer
-    client: SchedulerClient
+    client: EngineClient
     metrics: Metrics
     phase: Phase = Phase.STARTING
     ready: Ready | None = None

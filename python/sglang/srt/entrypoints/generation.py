@@ -8,7 +8,8 @@ import msgspec
 
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import TokenScore
-from sglang.srt.entrypoints.scheduler_client import ClientGone, OpenCall, SchedulerClient
+from sglang.srt.entrypoints.replicas import EngineClient
+from sglang.srt.entrypoints.scheduler_client import ClientGone, OpenCall
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.detokenizer import Detokenizer, TextRules
 from sglang.srt.managers.tokenizer import Tokenizer
@@ -136,7 +137,7 @@ class Generation:
 
     def __init__(
         self,
-        client: SchedulerClient,
+        client: EngineClient,
         tokenizer: Tokenizer,
         metrics: Metrics,
         wanted: Sequence[Wanted],

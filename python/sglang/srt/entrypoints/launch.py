@@ -15,15 +15,18 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from sglang.srt.config.replica import replica_config
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.entrypoints.front import Front, Phase
 from sglang.srt.entrypoints.http_server import create_app
+from sglang.srt.entrypoints.replicas import EngineClient, Replicas
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
 from sglang.srt.entrypoints.scheduler_launch import SCHEDULER, SchedulerProcess, exit_code_of
 from sglang.srt.entrypoints.tracing import open_exporter
 from sglang.srt.errors import CheckpointError, ConfigError, EngineError, RequestError
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.tokenizer import Tokenizer
+from sglang.srt.messages.frontend import State
 from sglang.srt.observability.logs import setup_logging
 from sglang.srt.observability.metrics import Metrics
 
@@ -57,43 +60,55 @@ def serve(config: ServerConfig, command: Sequence[str] = SCHEDULER) -> int:
 
 def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="sglang-") as private:
-        address = f"ipc://{private}/scheduler.sock"
-        child = SchedulerProcess(config, address, command)
+        addresses = [f"ipc://{private}/scheduler{rank}.sock" for rank in range(config.dp_size)]
+        children: list[SchedulerProcess] = []
         try:
+            for rank, address in enumerate(addresses):
+                children.append(SchedulerProcess(replica_config(config, rank), address, command))
             tokenizer = Tokenizer.load(
                 config.model_path,
                 config.tokenizer_path,
                 chat_template=config.chat_template,
                 trust_remote_code=config.trust_remote_code,
             )
-            process = HttpProcess(config, tokenizer, child)
-            return uvloop.run(process.run(listener, address))
+            process = HttpProcess(config, tokenizer, children)
+            return uvloop.run(process.run(listener, addresses))
         finally:
-            child.stop(STOP_PATIENCE_S)
+            for child in children:
+                child.let_go()
+            for child in children:
+                child.stop(STOP_PATIENCE_S)
 
 
 class HttpProcess:
     """One run of the server: everything that lives on its event loop."""
 
-    def __init__(self, config: ServerConfig, tokenizer: Tokenizer, child: SchedulerProcess) -> None:
+    def __init__(self, config: ServerConfig, tokenizer: Tokenizer, children: Sequence[SchedulerProcess]) -> None:
         self._config = config
         self._tokenizer = tokenizer
-        self._child = child
+        self._children = children
         self._code = 0
         self._signals = 0
 
-    async def run(self, listener: socket.socket, address: str) -> int:
+    async def run(self, listener: socket.socket, addresses: Sequence[str]) -> int:
         """Serves on `listener` until a signal or the scheduler's death; returns the exit code."""
         host, port = listener.getsockname()[:2]
         metrics = Metrics(self._config.served_model_name, f"{host}:{port}")
-        self._client = SchedulerClient(
-            address, on_state=lambda state: metrics.take_snapshot(state.gauges, state.counters, state.samples)
+
+        def on_state(state: State) -> None:
+            metrics.take_snapshot(state.gauges, state.counters, state.samples)
+
+        self._client: EngineClient = (
+            SchedulerClient(addresses[0], on_state=on_state)
+            if len(addresses) == 1
+            else Replicas(addresses, on_state=on_state)
         )
         self._client.start()
         spans = open_exporter(self._config, "http")
         self._front = Front(self._config, self._tokenizer, self._client, metrics, spans=spans)
         self._server = _Server(_uvicorn_config(self._front))
-        self._child.watch(self._child_ended)
+        for child in self._children:
+            child.watch(self._child_ended)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)

@@ -126,7 +126,8 @@ class SchedulerClient:
             address, incoming=Codec(ToFrontend), outgoing=Codec(ToScheduler), bind=True
         )
         self._on_state = on_state
-        self._open: dict[str, tuple[OpenCall, int]] = {}
+        self._open: dict[str, tuple[OpenCall, int, int]] = {}
+        """By rid: the call, which of its outputs, and the tokens that it may take."""
         self._replies: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
         self._probe: asyncio.Task[State] | None = None
@@ -157,13 +158,18 @@ class SchedulerClient:
         """Outputs that have not ended."""
         return len(self._open)
 
+    @property
+    def outstanding_tokens(self) -> int:
+        """Prompt tokens and possible output tokens of what has not ended."""
+        return sum(tokens for _, _, tokens in self._open.values())
+
     def submit(self, requests: Sequence[Generate]) -> OpenCall:
         """Starts `requests` as one call. Raises Unavailable when the scheduler is gone, 413 for a giant."""
         if self.dead is not None:
             raise Unavailable(self.dead)
         call = OpenCall(self, [request.rid for request in requests])
         for output, request in enumerate(requests):
-            self._open[request.rid] = (call, output)
+            self._open[request.rid] = (call, output, len(request.token_ids) + request.sampling.max_new_tokens)
             try:
                 self.send(request)
             except (WireError, EngineError) as error:
@@ -256,7 +262,7 @@ class SchedulerClient:
         if self.dead is not None:
             return
         self.dead = reason
-        for call, _ in self._open.values():
+        for call, _, _ in self._open.values():
             call.fail(Unavailable(reason))
         self._open.clear()
         for reply in self._replies.values():

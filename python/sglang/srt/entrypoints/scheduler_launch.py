@@ -52,12 +52,16 @@ class SchedulerProcess:
 
         threading.Thread(target=wait, name="scheduler-watch", daemon=True).start()
 
-    def stop(self, patience_s: float) -> None:
-        """Ends the child: closes its stdin, waits, then kills it. Idempotent; afterwards it is reaped."""
+    def let_go(self) -> None:
+        """Tells the child to end, by closing its stdin. Idempotent."""
         try:
             self._stdin.close()
         except BrokenPipeError:
             _log.debug("the engine process had ended")
+
+    def stop(self, patience_s: float) -> None:
+        """Ends the child: lets go, waits, then kills it. Idempotent; afterwards it is reaped."""
+        self.let_go()
         try:
             self._child.wait(patience_s)
         except subprocess.TimeoutExpired:

@@ -191,7 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     address = parser.parse_args(argv).address
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerConfig)
     role = "engine" if config.disagg_mode == "null" else config.disagg_mode
-    setup_logging(role, config.log_level, log_requests=config.log_requests)
+    name = f"{role} dp{config.dp_rank}" if config.dp_size > 1 else role
+    setup_logging(name, config.log_level, log_requests=config.log_requests)
     if config.cpu_cores:
         os.sched_setaffinity(0, config.cpu_cores)
     try:

@@ -1,7 +1,7 @@
 """The memory that the ranks of an engine exchange through: collectives, and the lead's plans to all others."""
 
 from sglang.srt.config.hardware import detect
-from sglang.srt.distributed._shm import Group, Mailbox
+from sglang.srt.distributed import _shm
 from sglang.srt.distributed.shm_collectives import ShmCollectives, group_bytes, spin_ns
 from sglang.srt.kv_pool.shareable import SharedMemory
 
@@ -23,8 +23,8 @@ class Exchange:
         self._memory = memory
         self._reader = rank - 1
         spin, shared = spin_ns(size, len(detect().cores)), group_bytes(size)
-        self.group = Group(address=memory.address, nbytes=shared, rank=rank, size=size, spin_ns=spin)
-        self._plans = Mailbox(address=memory.address + shared, nbytes=PLAN_BYTES, readers=size - 1, spin_ns=0)
+        self.group = _shm.Group(address=memory.address, nbytes=shared, rank=rank, size=size, spin_ns=spin)
+        self._plans = _shm.Mailbox(address=memory.address + shared, nbytes=PLAN_BYTES, readers=size - 1, spin_ns=0)
         self.collectives = ShmCollectives(self.group, size)
 
     def publish(self, plan: bytes) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from sglang.srt.config.model import read_model_spec
-from sglang.srt.distributed._shm import Aborted
+from sglang.srt.distributed import _shm
 from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.kv_pool.shareable import SharedMemory, receive_with, send_with, shared_pool
 from sglang.srt.model_executor.build import load_rank, make_follower, make_pool
@@ -112,7 +112,7 @@ def run(control: Control) -> int:
     exchange = Exchange(memory, order.rank, order.size)
     try:
         work(control, order, exchange)
-    except (Aborted, LeadGoneError):
+    except (_shm.Aborted, LeadGoneError):
         LOG.debug("the lead gave up")
     except BaseException:  # noqa: BLE001
         control.send(RankFailed(traceback=traceback.format_exc()[-MAX_TRACEBACK:]))
