@@ -178,6 +178,16 @@ def test_a_draining_server_finishes_what_runs_and_refuses_more(own: LiveFront) -
         assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
+def test_health_fails_when_the_loop_turns_beside_a_hanging_step(own: LiveFront) -> None:
+    with own.client() as client:
+        assert client.get("/health").status_code == 200
+        own.scheduler.gauges = {"step_age_seconds": 61.0}
+        wait_until(lambda: client.get("/health").status_code == 503, 2.0)
+        assert "a step has been running for 61 s" in client.get("/health").text
+        own.scheduler.gauges = {"step_age_seconds": 5.0}
+        wait_until(lambda: client.get("/health").status_code == 200, 2.0)
+
+
 def test_the_api_key_guards_all_but_health_and_metrics(tokenizer: Tokenizer) -> None:
     config = msgspec.structs.replace(
         ServerConfig(model_path=str(MODEL), served_model_name="smol"), api_key="se\u00e9cret"

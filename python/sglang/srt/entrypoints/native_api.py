@@ -28,6 +28,8 @@ from sglang.srt.messages.frontend import State
 
 HEALTH_TOKEN_DEADLINE_S = 20.0
 Answered = TypeVar("Answered")
+STEP_DEADLINE_S = 60.0
+"""Ten times the longest step measured here (a chunk of 512 tokens). The engine gives up only at --watchdog-timeout."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -59,10 +61,10 @@ def _add_health(router: APIRouter, front: Front) -> None:
     @router.get("/health")
     @router.get("/ping")
     async def health() -> Response:
-        """200 only while the scheduler's loop answers within its deadline, and not before the warm-up."""
+        """200 only while the scheduler's loop answers in time and its steps end, and not before the warm-up."""
         if front.phase is Phase.STARTING:
             raise Unavailable("the server is starting", retry_after_s=1.0)
-        await _state(front)
+        await _working(front)
         return Response()
 
     @router.get("/ready")
@@ -70,13 +72,13 @@ def _add_health(router: APIRouter, front: Front) -> None:
         """200 when requests are served: not while the model is loaded, nor while the server drains."""
         if front.phase is not Phase.READY:
             raise Unavailable(f"the server is {front.phase.value}", retry_after_s=1.0)
-        await _state(front)
+        await _working(front)
         return Response()
 
     @router.get("/health_generate")
     async def health_generate() -> Response:
         """200 when the engine generates a real token; a prefill engine generates none, so its loop has to do."""
-        await _state(front)
+        await _working(front)
         if front.config.disagg_mode != "prefill":
             try:
                 await front.generate_one_token(HEALTH_TOKEN_DEADLINE_S)
@@ -232,6 +234,13 @@ async def _state(front: Front) -> State:
         return await front.client.recent_state()
     except EngineError as error:
         raise Unavailable(str(error)) from error
+
+
+async def _working(front: Front) -> None:
+    """Raises Unavailable where the loop does not answer, or turns beside a compute thread that hangs."""
+    age = (await _state(front)).gauges.get("step_age_seconds", 0.0)
+    if age > STEP_DEADLINE_S:
+        raise Unavailable(f"a step has been running for {age:.0f} s")
 
 
 def _json(content: object) -> Response:
