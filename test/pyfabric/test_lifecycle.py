@@ -26,7 +26,7 @@ TERMINAL = (ProgramDone, ProgramDrained, ProgramFailed)
 
 def footprint() -> tuple[set[str], int, int]:
     """Shared-memory files, open descriptors and threads."""
-    names = {path.name for path in Path("/dev/shm").glob("pyfabric-*")}
+    names = {path.name for path in Path("/dev/shm").glob("pyfabric-*") if f"-{os.getpid()}-" in path.name}
     return names, *(len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task"))
 
 

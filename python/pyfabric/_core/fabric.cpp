@@ -32,8 +32,7 @@ uint64_t random_key(size_t key_bytes) {
 }  // namespace
 
 Fabric::Fabric(const std::string& wanted, const std::string& node, const std::string& domain) : info_(choose(wanted, node, domain)) {
-  const bool shared_memory = info_->addr_format == FI_ADDR_STR;
-  if (shared_memory) sweep_shared_memory();
+  if (shared_memory()) sweep_shared_memory();
   const std::string at = " (provider " + provider() + ", " + library_path() + ")";
   fid_fabric* f = nullptr;
   check(fi_fabric(info_->fabric_attr, &f, nullptr), "fi_fabric" + at);
@@ -52,7 +51,7 @@ Fabric::Fabric(const std::string& wanted, const std::string& node, const std::st
   ep_.reset(e);
   check(fi_ep_bind(e, &a->fid, 0), "fi_ep_bind(av)" + at);
   check(fi_ep_bind(e, &cq_->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind(cq)" + at);
-  if (shared_memory) {
+  if (shared_memory()) {
     // The provider's own names repeat within a process: a stale address would reach whoever opened the next endpoint.
     const std::string name = "fi_shm://" + shared_memory_name();
     check(fi_setname(&e->fid, const_cast<char*>(name.c_str()), name.size() + 1), "fi_setname" + at);
@@ -65,7 +64,7 @@ void Fabric::open_queue() {
   attr.format = FI_CQ_FORMAT_DATA;
   attr.size = kQueueEntries;
   // shm has no descriptor that wakes a sleeper reliably (its blocking read hung): the worker naps instead.
-  attr.wait_obj = info_->addr_format == FI_ADDR_STR ? FI_WAIT_NONE : FI_WAIT_FD;
+  attr.wait_obj = shared_memory() ? FI_WAIT_NONE : FI_WAIT_FD;
   fid_cq* opened = nullptr;
   int rc = fi_cq_open(domain_.get(), &attr, &opened, nullptr);
   if (rc && attr.wait_obj == FI_WAIT_FD) {
@@ -115,11 +114,35 @@ std::unique_ptr<Registration> Fabric::register_target(uint64_t address, uint64_t
 }
 
 long Fabric::add_peer(const std::string& endpoint, uint64_t& peer) {
+  if (const auto found = kept_.find(endpoint); found != kept_.end()) {
+    ++found->second.users;
+    peer = found->second.address;
+    return 0;
+  }
+  forget_gone_peers();
   const int got = fi_av_insert(av_.get(), endpoint.data(), 1, &peer, 0, nullptr);
+  if (got == 1 && shared_memory()) kept_[endpoint] = {peer, 1};
   return got == 1 ? 0 : got < 0 ? got : -FI_EINVAL;
 }
 
-void Fabric::remove_peer(uint64_t peer) { fi_av_remove(av_.get(), &peer, 1, 0); }
+// A peer over shared memory that still writes to us crashes us once its address is removed (libfabric 2.5.1: the progress
+// of its next command looks it up). So such addresses stay, and are used again, until their process is gone.
+void Fabric::remove_peer(uint64_t peer) {
+  if (!shared_memory()) {
+    fi_av_remove(av_.get(), &peer, 1, 0);
+    return;
+  }
+  for (auto& [name, kept] : kept_)
+    if (kept.address == peer) --kept.users;
+}
+
+void Fabric::forget_gone_peers() {
+  for (auto item = kept_.begin(); item != kept_.end();) {
+    const bool gone = item->second.users == 0 && shared_memory_gone(item->first);
+    if (gone) fi_av_remove(av_.get(), &item->second.address, 1, 0);
+    item = gone ? kept_.erase(item) : std::next(item);
+  }
+}
 
 long Fabric::post(const Write& w) {
   const fi_msg_rma message{w.local, w.descriptors, w.extents, w.peer, w.remote, w.extents, w.context, w.immediate};

@@ -7,6 +7,7 @@
 #include <rdma/fi_rma.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,6 +72,8 @@ class Fabric : public Rail {
   std::unique_ptr<Registration> open(uint64_t address, uint64_t nbytes, uint64_t access);
   void open_queue();
   size_t take_error(Completion* out);
+  bool shared_memory() const { return info_->addr_format == FI_ADDR_STR; }
+  void forget_gone_peers();
 
   Info info_;
   Fid<fid_fabric> fabric_;
@@ -78,6 +81,11 @@ class Fabric : public Rail {
   Fid<fid_cq> cq_;
   Fid<fid_av> av_;
   Fid<fid_ep> ep_;
+  struct Kept {
+    uint64_t address;
+    int users;
+  };
+  std::map<std::string, Kept> kept_;  // shared memory only, by endpoint name
   int wait_fd_ = -1;
 };
 

@@ -44,4 +44,10 @@ void sweep_shared_memory() {
   }
 }
 
+bool shared_memory_gone(const std::string& endpoint) {
+  const std::string name = endpoint.c_str();  // up to its terminating zero
+  const size_t at = name.rfind('/');
+  return access((kFolder + name.substr(at == std::string::npos ? 0 : at + 1)).c_str(), F_OK) != 0;
+}
+
 }  // namespace pyfabric
