@@ -44,6 +44,8 @@ class MarkedCalls:
         self._call: CallBody | None = None
         self._index = 0
         self._after_call = False
+        self._space = ""
+        """In front of the marker of the call that is being read."""
 
     def push(self, text: str) -> list[Event]:
         self._buffer += text
@@ -59,7 +61,7 @@ class MarkedCalls:
     def finish(self) -> list[Event]:
         events: list[Event] = []
         if self._call is not None:
-            events += self._call.finish()
+            self._take(self._call.finish(), events)
         else:
             self._emit(self._buffer, events)
         self._buffer = ""
@@ -69,7 +71,9 @@ class MarkedCalls:
         """Text up to the next marker; False where the rest has to wait."""
         position, marker = first_of(self._buffer, self._markers)
         if position >= 0:
-            self._emit(self._buffer[:position].rstrip(), events)
+            before = self._buffer[:position]
+            self._emit(before.rstrip(), events)
+            self._space = before[len(before.rstrip()) :]
             self._buffer = self._buffer[position + len(marker) :]
             self._call = self._make(self._index, marker)
             return True
@@ -90,10 +94,21 @@ class MarkedCalls:
     def _inside(self, call: CallBody, events: list[Event]) -> None:
         text, self._buffer = self._buffer, ""
         found, rest = call.push(text)
-        events += found
-        self._index += sum(isinstance(event, CallStart) for event in found)
+        self._take(found, events)
         if call.ended:
-            self._buffer, self._call, self._after_call = rest, None, True
+            self._buffer, self._call = rest, None
+            # What turned out to be no call is text, and so is the white space behind it.
+            self._after_call = not any(isinstance(event, Text) for event in found)
+
+    def _take(self, found: list[Event], events: list[Event]) -> None:
+        """Pass on what a call gave; text that only looked like a call gets back the white space in front of it."""
+        for event in found:
+            if isinstance(event, Text):
+                self._emit(self._space + event.text, events)
+            else:
+                self._index += isinstance(event, CallStart)
+                events.append(event)
+            self._space = ""
 
 
 def start(index: int, name: str, arguments: str = "") -> list[Event]:
