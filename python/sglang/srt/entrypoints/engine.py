@@ -23,7 +23,7 @@ from sglang.srt.entrypoints.openai.embeddings import embed, prompts_of
 from sglang.srt.entrypoints.openai.errors import from_validation
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
 from sglang.srt.entrypoints.scheduler_launch import SchedulerProcess
-from sglang.srt.errors import EngineError
+from sglang.srt.errors import ConfigError, EngineError
 from sglang.srt.managers.tokenizer import Tokenizer
 from sglang.srt.observability.logs import setup_logging
 from sglang.srt.observability.metrics import Metrics
@@ -43,6 +43,8 @@ class Engine:
         Raises ConfigError for a wrong setting, EngineError where the engine does not start (its reason is on stderr).
         """
         self.config = resolve(from_mapping(settings, where="Engine"), detect())
+        if self.config.dp_size > 1:
+            raise ConfigError("dp_size: the offline Engine is one replica; make several, or launch a server")
         setup_logging("engine", self.config.log_level)
         self._folder = tempfile.TemporaryDirectory(prefix="sglang-")
         self._address = f"ipc://{self._folder.name}/scheduler.sock"

@@ -73,6 +73,10 @@ class Replicas:
         asked = (client.one_token(token_ids, sampling, rid, deadline_s) for client in self._clients)
         return (await asyncio.gather(*asked))[0]
 
+    async def get_state(self) -> State:
+        """A snapshot of all, made now. Raises EngineError when one scheduler's loop does not answer in time."""
+        return merged(await asyncio.gather(*(client.get_state() for client in self._clients)))
+
     async def recent_state(self) -> State:
         """A snapshot of all. Raises EngineError when one scheduler's loop does not answer in time."""
         return merged(await asyncio.gather(*(client.recent_state() for client in self._clients)))
