@@ -56,8 +56,8 @@ MUTATIONS = (
         "srt/disaggregation/roles/peers.py",
         "                silent.append(peer)\n",
         "                pass\n",
-        (SIM,),
-        "killed_prefill or freezes",
+        ("test/fault/test_roles.py",),
+        "heartbeats",
     ),
     Mutation(
         "an ask is obeyed once",
