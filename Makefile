@@ -9,7 +9,7 @@ MODEL := models/SmolLM2-135M-Instruct
 PY := .venv/bin/python
 STAMPS := .stamps
 EXTRAS := test,bench,router,fabric,convert,otel
-NATIVE := CMakeLists.txt $(wildcard python/pyfabric/_core/*) $(wildcard python/sglang/srt/distributed/_shm/*)
+NATIVE := CMakeLists.txt $(wildcard python/pyfabric/_core/*) $(wildcard python/sglang/srt/kernels/cpu/CMakeLists.txt python/sglang/srt/kernels/cpu/native/*) $(wildcard python/sglang/srt/distributed/_shm/*)
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 
 # Stamps say what has been installed into .venv: without it they mean nothing.

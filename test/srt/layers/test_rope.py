@@ -30,7 +30,8 @@ def test_rotation_turns_pairs_of_opposite_halves() -> None:
     rotary = RotaryEmbedding(read_rope(JsonFields("test", {"rope_theta": 100.0})), 4, torch.float32)
     x = torch.randn(3, 2, 4)
     positions = torch.tensor([0, 1, 5000])
-    found = rotary.at(positions).apply(x)
+    found = x.clone()
+    rotary.at(positions).turn(found)
     assert torch.equal(found[0], x[0])
     for token, position in enumerate(positions.tolist()):
         for pair, frequency in enumerate((1.0, 0.1)):

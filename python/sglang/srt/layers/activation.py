@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from sglang.srt.errors import CheckpointError
+from sglang.srt.kernels.activation import silu_and_mul
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """`[tokens, 2 * width]`, gate beside up -> `[tokens, width]`; may overwrite its input."""
@@ -18,12 +19,6 @@ def gated_activation(name: str) -> Activation:
     if name == "gelu_pytorch_tanh":
         return gelu_tanh_and_mul
     raise CheckpointError(f"activation {name!r} is not supported; supported: silu, gelu_pytorch_tanh")
-
-
-def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up`."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
 
 
 def gelu_tanh_and_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import torch
-from torch.nn import functional as F
 
+from sglang.srt.kernels.norm import rms_norm
 from sglang.srt.layers.parameter import LayerContext, Weight, whole
 
 
@@ -13,12 +13,11 @@ class RMSNorm:
 
     def __init__(self, context: LayerContext, name: str, size: int, eps: float) -> None:
         self._name = name
-        self._shape = (size,)
         self._eps = eps
         self.weight = torch.empty(size, dtype=context.dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self._shape, self.weight, self._eps)
+        return rms_norm(x, self.weight, self._eps)
 
     def weights(self) -> Iterator[Weight]:
         """The scale."""
@@ -30,12 +29,11 @@ class OffsetRMSNorm:
 
     def __init__(self, context: LayerContext, name: str, size: int, eps: float) -> None:
         self._name = name
-        self._shape = (size,)
         self._eps = eps
         self._scale = torch.empty(size, dtype=torch.float32)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x.to(torch.float32), self._shape, self._scale, self._eps).to(x.dtype)
+        return rms_norm(x.to(torch.float32), self._scale, self._eps).to(x.dtype)
 
     def weights(self) -> Iterator[Weight]:
         """The scale."""

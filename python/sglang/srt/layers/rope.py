@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from sglang.srt.config.model_rope import RopeKind, RopeSpec
+from sglang.srt.kernels.rotary import rotate
 
 
 class Rotation(NamedTuple):
@@ -14,12 +15,9 @@ class Rotation(NamedTuple):
     cos: torch.Tensor
     sin: torch.Tensor
 
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
-        """Rotate `[tokens, heads, head_dim]`; a new tensor.
-
-        Swapping the halves is a roll by half the head, which with the signed sine makes rope three operations.
-        """
-        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
+    def turn(self, x: torch.Tensor) -> None:
+        """Rotate `[tokens, heads, head_dim]` in place."""
+        rotate(x, self.cos, self.sin)
 
 
 class RotaryEmbedding:

@@ -59,8 +59,9 @@ class GQAttention:
     def store(self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend) -> None:
         """Only compute and store K and V; the model's last layer alone can do that."""
         kv = self._qkv.call_tail(x).view(x.shape[0], 2, self._kv_heads, self._head_dim)
-        keys = kv[:, 0] if self._k_norm is None else self._k_norm(kv[:, 0])
-        kv[:, 0] = rotation.apply(keys)
+        if self._k_norm is not None:
+            kv[:, 0] = self._k_norm(kv[:, 0])
+        rotation.turn(kv[:, 0])
         backend.store(self._layer, kv)
 
     def weights(self) -> Iterator[Weight]:
@@ -78,7 +79,6 @@ class GQAttention:
         if self._q_norm is not None and self._k_norm is not None:
             qkv[:, : self._heads] = self._q_norm(qkv[:, : self._heads])
             qkv[:, self._heads : rotated] = self._k_norm(qkv[:, self._heads : rotated])
-        turned = rotation.apply(qkv[:, :rotated])
-        qkv[:, self._heads : rotated] = turned[:, self._heads :]
+        rotation.turn(qkv[:, :rotated])
         kv = qkv[:, self._heads :].view(x.shape[0], 2, self._kv_heads, self._head_dim)
-        return turned[:, : self._heads], kv
+        return qkv[:, : self._heads], kv

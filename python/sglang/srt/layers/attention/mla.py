@@ -58,7 +58,11 @@ class MLAttention:
         return torch.cat((self._norm(latents[:, :rank]), key), dim=-1)
 
     def _rotate(self, x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-        return rotation.apply(pairs_to_halves(x) if self._mla.interleaved else x)
+        """Rotated `x`, which may be `x` itself."""
+        if self._mla.interleaved:
+            x = pairs_to_halves(x)
+        rotation.turn(x)
+        return x
 
     def weights(self) -> Iterator[Weight]:
         """All projections and norms."""

@@ -1,0 +1,106 @@
+"""Native kernels. They take addresses, and strides in elements; `ops.py` is what checks shapes and types."""
+
+def levels() -> list[str]:
+    """The instruction sets that this CPU has kernels for, slowest first."""
+
+def threads() -> int:
+    """How many threads a kernel may use when this thread calls it: what torch's OpenMP runtime says."""
+
+def packed_size(outputs: int, inputs: int) -> int:
+    """Elements of a packed weight."""
+
+def pack(weight: int, stride: int, outputs: int, inputs: int, packed: int) -> None:
+    """Repack a bfloat16 weight `[outputs, inputs]` for Kernels.linear."""
+
+class Kernels:
+    """The kernels of one level; raises ValueError for a level that this CPU does not have."""
+
+    def __init__(self, level: str) -> None: ...
+    @property
+    def level(self) -> str:
+        """Its name."""
+
+    def linear(
+        self,
+        x: int,
+        x_stride: int,
+        rows: int,
+        inputs: int,
+        weight: int,
+        outputs: int,
+        bias: int,
+        out: int,
+        out_stride: int,
+        /,
+    ) -> None:
+        """bfloat16 `x @ weight.T + bias`; `weight` is packed, `bias` 0 for none."""
+
+    def norm(
+        self,
+        x: int,
+        x_stride: int,
+        x_head_stride: int,
+        weight: int,
+        out: int,
+        out_stride: int,
+        out_head_stride: int,
+        rows: int,
+        heads: int,
+        size: int,
+        eps: float,
+        bfloat16: bool,
+        /,
+    ) -> None:
+        """Root mean square norm of each head; `out` may be `x`."""
+
+    def gate(self, x: int, x_stride: int, out: int, rows: int, width: int, bfloat16: bool, /) -> None:
+        """`silu(gate) * up` of gate and up side by side."""
+
+    def rotate(
+        self,
+        x: int,
+        x_stride: int,
+        x_head_stride: int,
+        cosine: int,
+        sine: int,
+        rows: int,
+        heads: int,
+        dim: int,
+        bfloat16: bool,
+        /,
+    ) -> None:
+        """Rotary embedding in place; the sine's first half is negated."""
+
+class PagedKernels:
+    """The kernels that touch pages of one geometry."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        heads: int,
+        kv_heads: int,
+        page_size: int,
+        dim: int,
+        scale: float,
+        pages_bfloat16: bool,
+        /,
+    ) -> None: ...
+    def store(self, pages: int, kv: int, kv_stride: int, bfloat16: bool, first: int, rows: int, /) -> None:
+        """Write K and V of tokens; `first`: int64, the element of the layer where each token's first K goes."""
+
+    def decode(
+        self,
+        pages: int,
+        q: int,
+        q_stride: int,
+        out: int,
+        bfloat16: bool,
+        table: int,
+        table_stride: int,
+        tokens: int,
+        keys: int,
+        rows: int,
+        all_keys: int,
+        /,
+    ) -> None:
+        """Attention of one query a row. `table`, `tokens` and `keys` are int32; `all_keys` is the sum of `keys`."""

@@ -1,0 +1,94 @@
+// Norm, gated activation, rotary embedding and the store into pages.
+#pragma once
+
+#include "vector.hpp"
+
+namespace {
+
+using namespace cpu_kernels;
+
+template <typename T> void norm_rows(const Norm& a, int64_t first, int64_t last) {
+  const T* weight = static_cast<const T*>(a.weight);
+  for (int64_t row = first; row < last; row++)
+    for (int64_t head = 0; head < a.heads; head++) {
+      const T* x = static_cast<const T*>(a.x) + row * a.x_stride + head * a.x_head_stride;
+      T* out = static_cast<T*>(a.out) + row * a.out_stride + head * a.out_head_stride;
+      Floats squares{};
+      each<T>(a.size, [&](int64_t i, auto get, auto) INLINE_LAMBDA {
+        const Floats v = get(x + i);
+        squares += v * v;
+      });
+      const float factor = 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(a.size) + a.eps);
+      each<T>(a.size, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
+        put(out + i, get(x + i) * factor * get(weight + i));
+      });
+    }
+}
+
+template <typename T> void gate_rows(const Gate& a, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; row++) {
+    const T* gate = static_cast<const T*>(a.x) + row * a.x_stride;
+    const T* up = gate + a.width;
+    T* out = static_cast<T*>(a.out) + row * a.width;
+    each<T>(a.width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
+      const Floats g = get(gate + i);
+      put(out + i, g / (exponential(-g) + 1.0f) * get(up + i));
+    });
+  }
+}
+
+template <typename T> void rotate_rows(const Rotate& a, int64_t first, int64_t last) {
+  const int64_t half = a.dim / 2;
+  for (int64_t row = first; row < last; row++) {
+    const T* cosine = static_cast<const T*>(a.cosine) + row * a.dim;
+    const T* sine = static_cast<const T*>(a.sine) + row * a.dim;
+    for (int64_t head = 0; head < a.heads; head++) {
+      T* x = static_cast<T*>(a.x) + row * a.x_stride + head * a.x_head_stride;
+      each<T>(half, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
+        const Floats low = get(x + i), high = get(x + half + i);
+        put(x + i, low * get(cosine + i) + high * get(sine + i));
+        put(x + half + i, high * get(cosine + half + i) + low * get(sine + half + i));
+      });
+    }
+  }
+}
+
+INLINE void convert(const uint16_t* from, uint16_t* to, int64_t n) { memcpy(to, from, static_cast<size_t>(n) * 2); }
+INLINE void convert(const float* from, float* to, int64_t n) { memcpy(to, from, static_cast<size_t>(n) * 4); }
+INLINE void convert(const float* from, uint16_t* to, int64_t n) {
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) save(to + i, load(from + i));
+  if (i < n) save_some(to + i, load_some(from + i, n - i), n - i);
+}
+INLINE void convert(const uint16_t* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] = widen(from[i]);
+}
+
+template <typename From, typename To> void store_rows(const Store& a, int64_t first, int64_t last) {
+  const int64_t dim = a.pages.dim, plane = a.pages.page_size * dim;
+  for (int64_t row = first; row < last; row++)
+    for (int64_t part = 0; part < 2; part++)
+      for (int64_t head = 0; head < a.pages.kv_heads; head++) {
+        const From* from = static_cast<const From*>(a.kv) + row * a.kv_stride + (part * a.pages.kv_heads + head) * dim;
+        convert(from, static_cast<To*>(a.pages.data) + a.first[row] + (head * 2 + part) * plane, dim);
+      }
+}
+
+void norm(const Norm& a, int64_t first, int64_t last) {
+  a.type == Type::kFloat32 ? norm_rows<float>(a, first, last) : norm_rows<uint16_t>(a, first, last);
+}
+void gate(const Gate& a, int64_t first, int64_t last) {
+  a.type == Type::kFloat32 ? gate_rows<float>(a, first, last) : gate_rows<uint16_t>(a, first, last);
+}
+void rotate(const Rotate& a, int64_t first, int64_t last) {
+  a.type == Type::kFloat32 ? rotate_rows<float>(a, first, last) : rotate_rows<uint16_t>(a, first, last);
+}
+void store(const Store& a, int64_t first, int64_t last) {
+  const bool wide = a.pages.type == Type::kFloat32;
+  if (a.type == Type::kFloat32)
+    wide ? store_rows<float, float>(a, first, last) : store_rows<float, uint16_t>(a, first, last);
+  else
+    wide ? store_rows<uint16_t, float>(a, first, last) : store_rows<uint16_t, uint16_t>(a, first, last);
+}
+
+}  // namespace

@@ -1,0 +1,9 @@
+// AVX2 and FMA: x86-64-v3.
+#define LANES 8
+#include "decode.hpp"
+#include "elementwise.hpp"
+#include "linear_vector.hpp"
+
+namespace cpu_kernels {
+const Table kAvx2 = {"avx2", linear_scratch, linear, norm, gate, rotate, store, decode_scratch, decode};
+}

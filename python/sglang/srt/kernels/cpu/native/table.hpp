@@ -1,0 +1,119 @@
+// What the kernels are given, and the table of them that each level fills. No torch: addresses and strides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cpu_kernels {
+
+enum class Type : int { kFloat32 = 0, kBfloat16 = 1 };
+
+// Linear layers read weights as strips of 64 outputs: [outputs / 64][inputs / 2][64][2] bfloat16, padded with zeros.
+// That is one sequential stream, each pair of inputs is what vdpbf16ps multiplies, and 16 pairs of 16 outputs are a
+// tile of AMX; so all levels share it.
+constexpr int64_t kStrip = 64;
+constexpr int64_t kDepth = 32;  // inputs are padded to a multiple of this
+
+struct Linear {
+  const uint16_t* x;  // [rows, inputs], rows x_stride apart; inputs a multiple of kDepth
+  int64_t x_stride;
+  const uint16_t* weight;
+  const uint16_t* bias;  // [outputs] or null
+  uint16_t* out;         // [rows, outputs], rows out_stride apart
+  int64_t out_stride;
+  int64_t rows;
+  int64_t outputs;
+  int64_t inputs;
+};
+
+struct Norm {
+  const void* x;  // [rows, heads, size], rows and heads these many elements apart
+  int64_t x_stride;
+  int64_t x_head_stride;
+  const void* weight;
+  void* out;  // as x; may be x
+  int64_t out_stride;
+  int64_t out_head_stride;
+  int64_t rows;
+  int64_t heads;
+  int64_t size;
+  float eps;
+  Type type;
+};
+
+struct Gate {
+  const void* x;  // [rows, 2 * width]: gate beside up
+  int64_t x_stride;
+  void* out;  // [rows, width], contiguous
+  int64_t rows;
+  int64_t width;
+  Type type;
+};
+
+struct Rotate {
+  void* x;  // [rows, heads, dim], in place
+  int64_t x_stride;
+  int64_t x_head_stride;
+  const void* cosine;  // [rows, dim], contiguous, of x's type
+  const void* sine;    // the first half negated
+  int64_t rows;
+  int64_t heads;
+  int64_t dim;
+  Type type;
+};
+
+// Pages of one layer: [pages, kv_heads, 2, page_size, dim], contiguous.
+struct Pages {
+  void* data;
+  Type type;
+  int64_t kv_heads;
+  int64_t page_size;
+  int64_t dim;
+};
+
+struct Store {
+  Pages pages;
+  const void* kv;  // [rows, 2, kv_heads, dim], rows kv_stride apart
+  int64_t kv_stride;
+  Type type;
+  const int64_t* first;  // [rows]: element of the layer where the token's first K goes
+  int64_t rows;
+};
+
+// Rows of one query each.
+struct Decode {
+  Pages pages;
+  const void* q;  // [tokens, heads, dim], tokens q_stride apart
+  int64_t q_stride;
+  void* out;  // [tokens, heads * dim], contiguous
+  Type type;  // of q and out
+  const int32_t* table;  // [rows, table_stride]
+  int64_t table_stride;
+  const int32_t* tokens;  // [rows]: where the row's query stands
+  const int32_t* keys;    // [rows]: how many keys it sees, at least 1
+  int64_t rows;
+  int64_t group;  // query heads of a KV head
+  float scale;
+};
+
+// The kernels of a level. Ranges are of strips, rows or (row, KV head) items, so that the caller spreads them.
+struct Table {
+  const char* name;
+  size_t (*linear_scratch)(const Linear&);
+  void (*linear)(const Linear&, int64_t first_strip, int64_t last_strip, void* scratch);
+  void (*norm)(const Norm&, int64_t first, int64_t last);
+  void (*gate)(const Gate&, int64_t first, int64_t last);
+  void (*rotate)(const Rotate&, int64_t first, int64_t last);
+  void (*store)(const Store&, int64_t first, int64_t last);
+  size_t (*decode_scratch)(const Decode&);
+  void (*decode)(const Decode&, int64_t item, void* scratch);
+};
+
+extern const Table kGeneric;
+#ifdef CPU_KERNELS_X86
+extern const Table kAvx2;
+extern const Table kAvx512;
+extern const Table kAmx;
+#endif
+
+}  // namespace cpu_kernels

@@ -1,0 +1,118 @@
+"""The native kernels as functions of tensors. Here shapes, types and strides are checked; below are only addresses."""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from sglang.srt.kernels.cpu import _native
+from sglang.srt.kernels.cpu.arena import weight_arena
+
+TYPES = (torch.float32, torch.bfloat16)
+"""What the kernels compute on; arithmetic is float32 in either case."""
+
+
+class PackedWeight(NamedTuple):
+    """A bfloat16 weight in the order in which the kernels read it."""
+
+    data: torch.Tensor
+    outputs: int
+    inputs: int
+
+
+class CpuKernels:
+    """The kernels of one instruction set. All of them run on the calling thread and torch's OpenMP threads."""
+
+    def __init__(self, level: str) -> None:
+        """`level`: one of `levels()`; raises ValueError for any other."""
+        self.native = _native.Kernels(level)
+        self.level = level
+
+    def linear(self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """bfloat16 `[rows, inputs]` -> `[rows, outputs]`: `x @ weight.T + bias`, summed in float32, rounded once."""
+        rows, inputs = x.shape
+        if inputs != weight.inputs or x.dtype is not torch.bfloat16:
+            raise ValueError(f"{x.dtype} {list(x.shape)} for a bfloat16 weight of {weight.inputs} inputs")
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        if bias is not None and (bias.shape != (weight.outputs,) or bias.dtype is not torch.bfloat16):
+            raise ValueError(f"{bias.dtype} bias {list(bias.shape)} for {weight.outputs} outputs")
+        out = x.new_empty(rows, weight.outputs)
+        if rows:
+            self.native.linear(
+                x.data_ptr(), x.stride(0), rows, inputs, weight.data.data_ptr(), weight.outputs,
+                0 if bias is None else bias.data_ptr(), out.data_ptr(), weight.outputs,
+            )  # fmt: skip
+        return out
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Norm over the last axis of `[rows, size]` or `[rows, heads, size]`; `out` may be `x`."""
+        if out is None:
+            out = x.new_empty(x.shape)
+        rows, size = x.shape[0], x.shape[-1]
+        heads = x.shape[1] if x.dim() == 3 else 1
+        _check(x, out.dtype is x.dtype is weight.dtype and out.shape == x.shape and weight.shape == (size,))
+        _check(weight, weight.is_contiguous())
+        if x.stride(-1) != 1 or out.stride(-1) != 1:
+            raise ValueError("the last axis must be contiguous")
+        self.native.norm(
+            x.data_ptr(), x.stride(0), x.stride(-2), weight.data_ptr(), out.data_ptr(), out.stride(0), out.stride(-2),
+            rows, heads, size, eps, x.dtype is torch.bfloat16,
+        )  # fmt: skip
+        return out
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """`[rows, 2 * width]`, gate beside up -> `silu(gate) * up`, `[rows, width]`."""
+        rows, both = gate_up.shape
+        _check(gate_up, both % 2 == 0 and gate_up.stride(1) == 1)
+        out = gate_up.new_empty(rows, both // 2)
+        self.native.gate(
+            gate_up.data_ptr(), gate_up.stride(0), out.data_ptr(), rows, both // 2, out.dtype is torch.bfloat16
+        )
+        return out
+
+    def rotate(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> None:
+        """Rotary embedding of `[rows, heads, dim]` in place; `cosine` and `sine` `[rows, dim]` of its type.
+
+        The halves of a head are rotated against each other; the sine's first half is negated.
+        """
+        rows, heads, dim = x.shape
+        _check(x, dim % 2 == 0 and x.stride(2) == 1)
+        for table in (cosine, sine):
+            _check(table, table.dtype is x.dtype and table.numel() == rows * dim and table.is_contiguous())
+        self.native.rotate(
+            x.data_ptr(), x.stride(0), x.stride(1), cosine.data_ptr(), sine.data_ptr(), rows, heads, dim,
+            x.dtype is torch.bfloat16,
+        )  # fmt: skip
+
+
+def levels() -> tuple[str, ...]:
+    """The instruction sets that this CPU has kernels for, slowest first."""
+    return tuple(_native.levels())
+
+
+@cache
+def best_kernels() -> CpuKernels:
+    """The fastest that this CPU has."""
+    return CpuKernels(levels()[-1])
+
+
+def pack_weight(weight: torch.Tensor) -> PackedWeight:
+    """Repack bfloat16 `[outputs, inputs]`; the packed copy lies on huge pages and is padded to 64 x 32."""
+    outputs, inputs = weight.shape
+    _check(weight, weight.dtype is torch.bfloat16 and weight.stride(1) == 1)
+    data = weight_arena().take(_native.packed_size(outputs, inputs), torch.bfloat16)
+    _native.pack(weight.data_ptr(), weight.stride(0), outputs, inputs, data.data_ptr())
+    return PackedWeight(data, outputs, inputs)
+
+
+def native_type(tensor: torch.Tensor) -> bool:
+    """Whether the kernels can take it."""
+    return tensor.is_cpu and tensor.dtype in TYPES
+
+
+def _check(tensor: torch.Tensor, fits: bool) -> None:
+    if not fits or not native_type(tensor):
+        raise ValueError(f"{tensor.dtype} {list(tensor.shape)}, strides {tensor.stride()}, does not fit this kernel")
