@@ -31,4 +31,6 @@ for library in $libraries; do preload+=${preload:+:}$(g++ -print-file-name=$libr
 # to the thread sanitizer, so what is called from them is left out.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS="halt_on_error=0:exitcode=66:suppressions=$PWD/test/tools/tsan.supp"
-PYTHONPATH=$root LD_PRELOAD=$preload exec "$python" -m pytest -p no:cacheprovider test/pyfabric "$@"
+# Its shadow memory does not fit an address space of full randomness.
+fixed=; [[ $flags == thread ]] && fixed="setarch -R"
+PYTHONPATH=$root LD_PRELOAD=$preload exec $fixed "$python" -m pytest -p no:cacheprovider test/pyfabric "$@"
