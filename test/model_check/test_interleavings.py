@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from model_check.model import RULES, Budget, Explored, Model, Violation, World, explore
+from model_check.explore import Explored, explore
+from model_check.model import RULES, Budget, Model, Violation, World
 
 NONE = Budget(loss=0, repeat=0, crash_p=0, crash_d=0, suspicion=0, write_error=0)
 
