@@ -144,9 +144,8 @@ def main() -> int:
     args = parser.parse_args()
     watch = Stopwatch(time.process_time if args.cpu else time.perf_counter)
     torch.set_num_threads(1)
-    print(
-        f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}; microseconds{' of the lead' if args.cpu else ''}, median (least)\n"
-    )
+    whose = "processor time of the lead" if args.cpu else "wall time"
+    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}; {whose} in us, median (least)\n")
     print("| | " + " | ".join(f"TP {size}" for size in args.ranks) + " |\n|---|" + "---|" * len(args.ranks))
     for rows in (1, 16, 256):
         both = [broadcast(watch, size, rows, args.rounds) for size in args.ranks]
