@@ -112,8 +112,8 @@ void Worker::lose(Peer& peer, const std::string& reason, int64_t now) {
   if (peer.state == PeerState::kLost) return;
   if (peer.state == PeerState::kOpen) {
     peer.reason = reason;
+    bump(peer.tallies->lost, 1);  // before the event: its reader may look at once
     events_->push(PeerLost{peer.id, reason});
-    bump(peer.tallies->lost, 1);
   }
   peer.state = PeerState::kLost;
   peer.lost_ns = now;
