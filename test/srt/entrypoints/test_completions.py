@@ -53,10 +53,10 @@ def test_echo_with_logprobs_covers_prompt_and_output(client: openai.OpenAI, say:
     )
     shown = [chunk.choices[0].logprobs for chunk in answer] if stream else [answer.choices[0].logprobs]
     shown = [item for item in shown if item is not None]
-    assert sum((item.tokens for item in shown), [])[:3] == ["Hello", " world", " there"]
-    assert sum((item.token_logprobs for item in shown), [])[:3] == [None, -1.25, -0.5]
-    assert sum((item.text_offset for item in shown), [])[:3] == [0, 5, 11]
-    tops = sum((item.top_logprobs for item in shown), [])
+    assert [t for item in shown for t in item.tokens][:3] == ["Hello", " world", " there"]
+    assert [t for item in shown for t in item.token_logprobs][:3] == [None, -1.25, -0.5]
+    assert [t for item in shown for t in item.text_offset][:3] == [0, 5, 11]
+    tops = [t for item in shown for t in item.top_logprobs]
     assert tops[0] is None and all(len(top) == 1 for top in tops[1:3])
 
 

@@ -9,7 +9,7 @@ import torch
 from sglang.srt.distributed import _shm
 
 SLOT_BYTES = 4 << 20
-"""A longer operation goes in parts, two barriers each. Memory that no operation was long enough for is never touched."""
+"""A longer operation goes in parts, two barriers each. Memory that no operation needed is never touched."""
 SPIN_NS = 20_000
 """How long a barrier is polled where every rank has a core: about what a futex's sleep and wake cost."""
 ELEMENTS = {torch.float32: _shm.Element.f32, torch.bfloat16: _shm.Element.bf16, torch.int64: _shm.Element.i64}
