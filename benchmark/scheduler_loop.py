@@ -79,7 +79,7 @@ def build(running: int, policy: PolicyName) -> tuple[Scheduler, InstantWorker, d
 
 
 def measure(running: int, waiting: int, steps: int, policy: PolicyName = "fcfs") -> float:
-    """Milliseconds of CPU time a step of `running` rows with `waiting` requests behind them: the least disturbed run."""
+    """Milliseconds of CPU time a step of `running` rows with `waiting` requests behind; the least disturbed run."""
     scheduler, worker, to, back = build(running, policy)
     codec: Codec[ToFrontend] = Codec(ToFrontend)
     sampling = SamplingParams(max_new_tokens=OUTPUT, temperature=0.0)
