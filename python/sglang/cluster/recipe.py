@@ -86,7 +86,13 @@ class EngineSpec:
         """Each (host, port) that it will listen on."""
         yield self.config.host, self.config.port
         if self.config.disagg_mode == "prefill":
-            yield self.config.disagg_host, self.config.disagg_bootstrap_port
+            for port in self.control_ports():
+                yield self.config.disagg_host, port
+
+    def control_ports(self) -> range:
+        """Of a prefill engine: one for each of its replicas."""
+        first = self.config.disagg_bootstrap_port
+        return range(first, first + self.config.dp_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ def build_recipe(content: object, source: str) -> Recipe:
         raise ConfigError(f"{source}: {error}") from error
     builder = _Builder(source, file.defaults or {})
     prefill = tuple(builder.section("prefill", "prefill", file.prefill))
-    peers = [f"{spec.config.disagg_host}:{spec.config.disagg_bootstrap_port}" for spec in prefill]
+    peers = [f"{spec.config.disagg_host}:{port}" for spec in prefill for port in spec.control_ports()]
     decode = tuple(builder.section("decode", "decode", file.decode, peers))
     unified = tuple(builder.section("unified", "null", file.unified))
     if unified and (prefill or decode):
