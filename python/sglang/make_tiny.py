@@ -28,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", type=Path, help="folder with a real model's tokenizer.json")
+    parser.add_argument("--fp8", action="store_true", help="weights in fp8 by blocks of 128 x 128")
     args = parser.parse_args(argv)
     try:
-        write_tiny(TINY[args.kind], args.out, seed=args.seed, tokenizer=args.tokenizer)
+        write_tiny(TINY[args.kind], args.out, seed=args.seed, tokenizer=args.tokenizer, fp8=args.fp8)
     except (SglangError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

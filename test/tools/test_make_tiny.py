@@ -82,3 +82,12 @@ def test_prediction_layers_are_written(folders: Path) -> None:
         load_file(folders / "deepseek-r1" / bias)["model.layers.1.mlp.gate.e_score_correction_bias"].dtype
         is torch.float32
     )
+
+
+def test_fp8_stands_for_nearly_the_same_weights(folders: Path, tmp_path: Path) -> None:
+    assert main(["deepseek-r1", "--out", str(tmp_path), "--fp8"]) == 0
+    prompt = prompt_of(512, 60)
+    exact = every_logit(folders / "deepseek-r1", prompt, chunk=60)
+    found = every_logit(tmp_path, prompt, chunk=60)
+    similar = torch.nn.functional.cosine_similarity(found, exact, dim=-1)
+    assert 0.9 < float(similar.mean()) < 0.99999

@@ -24,8 +24,6 @@ class TinyModel(msgspec.Struct, frozen=True, kw_only=True):
     template: str
     generation: Mapping[str, Any] = MappingProxyType({})
     """Of generation_config.json."""
-    fp8: bool = False
-    """The published checkpoint is fp8 in blocks of 128 x 128."""
 
 
 _DEEPSEEK_SPECIAL = ("<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>")
@@ -73,7 +71,6 @@ TINY: Mapping[str, TinyModel] = MappingProxyType(
             special=_DEEPSEEK_SPECIAL,
             template=DEEPSEEK,
             generation={"temperature": 0.6, "top_p": 0.95},
-            fp8=True,
         ),
         "deepseek-v2": TinyModel(
             about="DeepSeek-V2",
@@ -109,7 +106,6 @@ TINY: Mapping[str, TinyModel] = MappingProxyType(
             special=_QWEN_SPECIAL,
             template=CHATML,
             generation={"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
-            fp8=True,
         ),
         "qwen3": TinyModel(
             about="Qwen3-0.6B",

@@ -17,6 +17,7 @@ from sglang.srt.kv_pool.base import TORCH_DTYPES
 from sglang.srt.layers.parameter import LayerContext
 from sglang.srt.models.checkpoint import DummyCheckpoint
 from sglang.srt.models.registry import build_model
+from sglang.tools.tiny.fp8 import QUANTISED, in_fp8
 from sglang.tools.tiny.shapes import TinyModel
 from sglang.tools.tiny.tokenizer import copy_real, train
 
@@ -27,20 +28,24 @@ FLOAT32 = ("e_score_correction_bias",)
 Tensors = dict[str, torch.Tensor]
 
 
-def write_tiny(model: TinyModel, folder: Path, *, seed: int, tokenizer: Path | None = None, **sizes: int) -> None:
+def write_tiny(
+    model: TinyModel, folder: Path, *, seed: int, tokenizer: Path | None = None, fp8: bool = False, **sizes: int
+) -> None:
     """Write tokenizer, config.json, generation_config.json and weights, a function of the arguments alone.
 
-    `tokenizer`: a folder with a real model's tokenizer files. `sizes` replace fields of config.json. Raises
+    `tokenizer`: a folder with a real model's tokenizer files. `fp8`: projections in e4m3 with a scale for each block of
+    128 x 128, as DeepSeek-R1 and Qwen3-Coder-FP8 are published. `sizes` replace fields of config.json. Raises
     CheckpointError for sizes that make no model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words = train(model, folder) if tokenizer is None else copy_real(tokenizer, folder)
     ids = {"bos_token_id": words.bos, "eos_token_id": words.eos}
-    config = {**model.config, "vocab_size": words.vocab_size, **ids, **sizes}
+    config = {**model.config, "vocab_size": words.vocab_size, **ids, **(QUANTISED if fp8 else {}), **sizes}
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {"do_sample": True, **ids, **model.generation})
     spec = read_model_spec(folder)
-    save_shards(_tensors(spec, seed), folder)
+    tensors = _tensors(spec, seed)
+    save_shards(in_fp8(tensors) if fp8 else tensors, folder)
 
 
 def _tensors(spec: ModelSpec, seed: int) -> Tensors:
