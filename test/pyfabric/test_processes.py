@@ -77,12 +77,14 @@ def connect(engine: Engine, receiver: Child) -> tuple[Side, int, RemoteRegion]:
     return side, peer, RemoteRegion(hello["base"], hello["key"], hello["nbytes"])
 
 
-def offer(engine: Engine, sender: Child, *, known: bool = False) -> tuple[np.ndarray, MemoryRegion]:
-    """A pool that the child sends into; returns once pages land. `known`: the grant is told who it is for."""
+def offer(engine: Engine, sender: Child, *, known: str = "") -> tuple[np.ndarray, MemoryRegion]:
+    """A pool that the child sends into; returns once pages land. `known`: when the grant is told who it is for."""
     pool = poisoned(max(SHAPE.total, BIG.total))
     region = register(engine, pool)
     address = bytes.fromhex(sender.hear()["address"])
-    grant = region.grant("child", address if known else b"")
+    grant = region.grant("child", address if known == "at once" else b"")
+    if known == "later":
+        assert region.grant("child", address) == grant
     before = engine.stats().immediates
     sender.say(address=engine.address.hex(), base=grant.base, key=grant.key, nbytes=grant.nbytes)
     assert sender.hear() == {"sending": True}
@@ -164,8 +166,8 @@ def test_writes_after_a_revoke_land_nowhere(engine: Engine, sender: Child, provi
     region.close()
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_stopped_sender_cannot_write_into_reused_pages(engine: Engine, provider: str, known: bool) -> None:
+@pytest.mark.parametrize("known", ["", "at once", "later"])
+def test_stopped_sender_cannot_write_into_reused_pages(engine: Engine, provider: str, known: str) -> None:
     sender = Child("sender", provider, "big")
     try:
         pool, region = offer(engine, sender, known=known)
@@ -182,10 +184,11 @@ def test_stopped_sender_cannot_write_into_reused_pages(engine: Engine, provider:
 
 
 @pytest.mark.parametrize("provider", ["tcp"], indirect=False)
-def test_a_fence_spares_other_processes_when_it_knows_whom_to_cut(engine: Engine, provider: str) -> None:
+@pytest.mark.parametrize("known", ["at once", "later"])
+def test_a_fence_spares_other_processes_when_it_knows_whom_to_cut(engine: Engine, provider: str, known: str) -> None:
     fenced, spared = Child("sender", provider), Child("sender", provider)
     try:
-        kept = [offer(engine, child, known=True) for child in (fenced, spared)]
+        kept = [offer(engine, child, known=known) for child in (fenced, spared)]
         kept[0][1].revoke("child")
         before = engine.stats().immediates
         while engine.stats().immediates < before + 2000:

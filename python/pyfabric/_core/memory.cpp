@@ -52,6 +52,8 @@ Grant Region::grant(const std::string& peer, std::optional<Address> writer) {
     Holder holder{{}, std::move(writer)};
     for (const auto& rail : rails_) holder.registrations.push_back(rail->register_target(address_, nbytes_));
     grants_.emplace(peer, std::move(holder));
+  } else if (writer) {
+    grants_.at(peer).writer = std::move(writer);  // learnt after the grant, as when the peer answers a greeting
   }
   Grant grant{rails_[0]->virtual_addresses() ? address_ : 0, nbytes_, {}};
   for (const auto& registration : grants_.at(peer).registrations) grant.keys.push_back(registration->key);
