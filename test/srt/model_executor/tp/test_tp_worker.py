@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from sglang.srt.config.model import read_model_spec
 from sglang.srt.core.ports import Worker
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import RowOpen, StepPlan, StepResult, StepRow
+from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.errors import ConfigError, EngineError
 from sglang.srt.kv_pool.base import KVPool
+from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.kv_pool.shareable import SharedMemory
-from sglang.srt.model_executor.build import build_worker
+from sglang.srt.model_executor.build import build_worker, load_rank, make_pool, make_runner
 from sglang.srt.model_executor.hooks import NullHook
 from sglang.srt.model_executor.options import WorkerOptions
 from sglang.srt.model_executor.tp.ranks import cores_of
@@ -195,3 +198,39 @@ def rank_pids() -> list[int]:
             except OSError:
                 continue
     return found
+
+
+class Told:
+    """One rank's collectives and hook at once: remembers what was called, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def after_attention(self, layer: int) -> None:
+        self.calls.append(f"layer {layer}")
+
+    def barrier(self) -> None:
+        self.calls.append("barrier")
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.calls.append("sum")
+        return tensor
+
+    def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.calls.append("gather")
+        return torch.cat([tensor, tensor], dim=-1)
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        self.calls.append("broadcast")
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_the_hook_speaks_for_every_rank(folder: Path, sample: bool) -> None:
+    """Before a layer is reported, all ranks have met since they stored its KV; also the last one of a prefill step."""
+    told = Told()
+    loaded = load_rank(folder, read_model_spec(folder), OPTIONS, ParallelGroup(0, 2), told)
+    runner = make_runner(loaded, make_pool(loaded, 16, PrivateMemory), told)
+    plan = first_step([1, 2, 3, 4, 5])
+    runner.execute(StepPlan(step_id=0, opened=plan.opened, rows=(structs.replace(plan.rows[0], sample=sample),)))
+    last = ["sum", "layer 2", "sum", "gather", "broadcast"] if sample else ["barrier", "layer 2"]
+    assert told.calls == ["sum", "sum", "layer 0", "sum", "sum", "layer 1", "sum", *last]
