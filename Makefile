@@ -17,7 +17,7 @@ ifeq ($(wildcard $(PY)),)
 $(shell rm -rf $(STAMPS))
 endif
 
-.PHONY: help setup model demo serve bench test test-all test-sanitize lint format clean
+.PHONY: test-foreign help setup model demo serve bench test test-all test-sanitize lint format clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test-all: setup model ## Run the tests and the long ones
 
 test-sanitize: setup ## Run the tests of pyfabric on builds with sanitizers: address and undefined, then thread
 	@test/tools/sanitize.sh address -q && test/tools/sanitize.sh thread -q
+
+test-foreign: setup model ## SGLang's own bench_serving (its wheel, in a venv of its own) against our server
+	@$(PY) test/foreign/sglang_bench.py
 
 lint: setup ## Style, types, import direction, length of files
 	@echo "==> ruff" && $(PY) -m ruff check .

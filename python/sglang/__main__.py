@@ -7,6 +7,8 @@ COMMANDS = {
     "launch-server": ("sglang.launch_server", "serve one model over HTTP"),
     "launch-cluster": ("sglang.launch_cluster", "start prefill and decode engines and a balancer from a recipe"),
     "bench-serving": ("sglang.bench_serving", "measure a running server"),
+    "bench-offline-throughput": ("sglang.bench_offline_throughput", "measure the engine without HTTP"),
+    "bench-one-batch": ("sglang.bench_one_batch", "measure the model without the engine"),
 }
 
 
@@ -20,7 +22,7 @@ def main() -> int:
         return 0
     asked = name in ("-h", "--help", "help")
     lines = ["usage: sglang COMMAND [arguments]; `sglang COMMAND --help` explains them", ""]
-    lines += [f"  {command:<16}{text}" for command, (_, text) in COMMANDS.items()]
+    lines += [f"  {command:<26}{text}" for command, (_, text) in COMMANDS.items()]
     if name and not asked:
         lines.insert(0, f"sglang: no such command: {name}")
     (sys.stdout if asked else sys.stderr).write("\n".join(lines) + "\n")
