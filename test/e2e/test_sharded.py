@@ -40,3 +40,14 @@ def test_replicas_to_replicas(tmp_path: Path) -> None:
 def test_latents_of_four_ranks_to_four_replicas(tmp_path: Path) -> None:
     """All four source ranks hold every latent: their pages are striped over all."""
     check_pairs(tiny_model("deepseek-r1", tmp_path), ["--tp 4"], ["--dp 4"], [4])
+
+
+@pytest.mark.slow
+def test_pools_of_two_ranks_through_mapped_memory(tmp_path: Path) -> None:
+    """The receiver reads each rank's memfd itself."""
+    check_pairs(
+        tiny_model("qwen3-coder", tmp_path),
+        ["--tp 2 --disagg-provider mapped"],
+        ["--tp 1 --disagg-provider mapped"],
+        [2],
+    )
