@@ -110,6 +110,19 @@ def test_failing_writes_are_retried_without_a_wrong_token(seed: int) -> None:
     sim.check_empty()
 
 
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS)
+def test_bytes_of_failed_writes_that_land_late_miss_the_pages_next_owner(seed: int) -> None:
+    """A pool so small that pages are reused at once: what a failed program left on its way must be fenced first."""
+    sim = cluster(
+        seed, decodes=1, pages=24, faults=Faults(fail=0.05), settings=RoleSettings(local_tokens=0, fallback_local=True)
+    )
+    loads = load(sim, seed, 16, longest=50)
+    sim.run(60_000)
+    check(sim, loads)
+    sim.check_empty()
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=SEEDS)
 def test_a_tiny_pool_on_both_sides_retracts_and_stays_exact(seed: int) -> None:

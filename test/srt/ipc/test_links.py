@@ -111,15 +111,15 @@ def test_messages_go_both_ways_under_the_dialler_s_name(links: Links) -> None:
     dial = links.dial("decode-1:30001")
     until(lambda: dial.send("p", Cancel(incarnation=1, greeting=0, transfer=1, generation=2)))
     assert until(links.listen.poll) == [("decode-1:30001", Cancel(incarnation=1, greeting=0, transfer=1, generation=2))]
-    assert links.listen.send("decode-1:30001", Drained(transfer=1, generation=2))
-    assert until(dial.poll) == [("p", Drained(transfer=1, generation=2))]
+    assert links.listen.send("decode-1:30001", Drained(transfer=1, generation=2, broken=False))
+    assert until(dial.poll) == [("p", Drained(transfer=1, generation=2, broken=False))]
     dial.close()
     dial.close()
 
 
 def test_nothing_is_queued_for_a_peer_that_is_not_connected(links: Links) -> None:
     """An ask must not wait for an engine's next life."""
-    assert not links.listen.send("stranger:1", Drained(transfer=1, generation=0))
+    assert not links.listen.send("stranger:1", Drained(transfer=1, generation=0, broken=False))
     dial = links.dial()
     until(lambda: dial.send("p", Heartbeat(incarnation=1, sequence=1)))
     until(links.listen.poll)
@@ -140,8 +140,8 @@ def test_a_restarted_dialler_takes_over_its_name(links: Links) -> None:
     second = links.dial()
     until(lambda: second.send("p", Heartbeat(incarnation=2, sequence=1)))
     until(links.listen.poll)
-    until(lambda: links.listen.send("host:1", Drained(transfer=9, generation=0)))
-    assert until(second.poll) == [("p", Drained(transfer=9, generation=0))]
+    until(lambda: links.listen.send("host:1", Drained(transfer=9, generation=0, broken=False)))
+    assert until(second.poll) == [("p", Drained(transfer=9, generation=0, broken=False))]
     second.close()
 
 

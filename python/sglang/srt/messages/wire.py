@@ -136,11 +136,13 @@ class AskRejected(msgspec.Struct, frozen=True, kw_only=True, tag="ask_rejected")
 
 
 class PrefillFailed(msgspec.Struct, frozen=True, kw_only=True, tag="prefill_failed"):
-    """P -> D: cannot be finished; none of its writes is in flight any more."""
+    """P -> D: cannot be finished; P waits for none of its writes any more."""
 
     transfer: Natural
     generation: Natural
     reason: Text
+    broken: bool
+    """A write ended in an error: its bytes may still land, so D revokes P's key before it reuses the pages."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
@@ -154,10 +156,12 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True, tag="drained"):
-    """P -> D: nothing of this transfer is in flight or will be posted."""
+    """P -> D: nothing of this transfer will be posted, and P waits for none of its writes any more."""
 
     transfer: Natural
     generation: Natural
+    broken: bool
+    """As in PrefillFailed."""
 
 
 ToPrefill = Hello | Heartbeat | PrefillAsk | Cancel

@@ -63,6 +63,8 @@ class Outbound:
     """When the decode engine has given up if computing has not begun."""
     state: SourceState = SourceState.QUEUED
     why: str = ""
+    broken: bool = False
+    """Whether a write ended in an error."""
     sent_to: int = 0
     """Page indices below this one are armed (or were not wanted)."""
     handles: set[int] = field(default_factory=set)

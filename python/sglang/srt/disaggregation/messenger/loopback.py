@@ -24,6 +24,10 @@ from sglang.srt.disaggregation.handoff.immediates import MAX_SLOTS, decode, enco
 from sglang.srt.errors import EngineError
 
 
+LATE = 0.02
+"""Chance a pump that a write in limbo lands: dozens of turns of a scheduler later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """Probabilities a write, between 0 and 1."""
@@ -31,7 +35,10 @@ class Faults:
     reorder: float = 0.0
     """Deliver a random write instead of the oldest."""
     fail: float = 0.0
-    """Report an error to the sender; the bytes may or may not have landed."""
+    """Report an error to the sender; the bytes may have landed, may never land, or may land later.
+
+    The last is what a broken TCP connection does: its bytes lie in the receiver's socket when the sender hears of it.
+    """
     delay: float = 0.0
     """Leave it for a later pump()."""
 
@@ -74,12 +81,15 @@ class LoopbackNetwork:
         self.random = random.Random(seed)
         self.members: dict[str, LoopbackMessenger] = {}
         self.flying: list[_Write] = []
+        self.limbo: list[tuple[_Write, bytes]] = []
+        """Writes reported as failed whose bytes are still on their way."""
         self.dead: set[str] = set()
         """Addresses whose process was killed: they receive and send nothing."""
 
     def pump(self, most: int = 1 << 30) -> int:
         """Deliver up to `most` of the writes in flight now; returns how many."""
         delivered = 0
+        self._deliver_late()
         for _ in range(min(most, len(self.flying))):
             faults, rng = self.faults, self.random
             index = rng.randrange(len(self.flying)) if rng.random() < faults.reorder else 0
@@ -90,15 +100,30 @@ class LoopbackNetwork:
         return delivered
 
     def _deliver(self, write: _Write) -> None:
-        failed = self.random.random() < self.faults.fail
-        reason = "injected failure" if failed else ""
-        if not failed or self.random.random() < 0.5:
-            target = self.members.get(write.target)
-            if target is None or write.target in self.dead:
-                reason = reason or "the peer is gone"
-            elif not target.land(write.key, write.offset, write.data, write.immediate):
-                reason = reason or "the memory key is not valid"
-        write.program.sender.landed(write.program, reason)
+        if self.random.random() >= self.faults.fail:
+            write.program.sender.landed(write.program, self._land(write, write.data))
+            return
+        fate = self.random.choice(("landed", "lost", "late"))
+        if fate == "landed":
+            self._land(write, write.data)
+        elif fate == "late":
+            self.limbo.append((write, write.data))
+        write.program.sender.landed(write.program, "injected failure")
+
+    def _land(self, write: _Write, data: bytes) -> str:
+        """Why a write did not land; empty where it did."""
+        target = self.members.get(write.target)
+        if target is None or write.target in self.dead:
+            return "the peer is gone"
+        return "" if target.land(write.key, write.offset, data, write.immediate) else "the memory key is not valid"
+
+    def _deliver_late(self) -> None:
+        waiting, self.limbo = self.limbo, []
+        for write, data in waiting:
+            if self.random.random() < LATE:
+                self._land(write, data)
+            else:
+                self.limbo.append((write, data))
 
 
 class LoopbackMessenger:

@@ -190,6 +190,9 @@ class DecodeRole:
     ) -> None:
         settings = self._settings
         match message:
+            case PrefillFailed(broken=True) | Drained(broken=True):
+                # A connection that broke may still hold bytes for these pages (as TCP's receive buffer does).
+                self._lose(peer, f"a write of transfer {inbound.number} failed")
             case AskQueued(estimate_ms=estimate):
                 if inbound.state is DestinationState.ASKED:
                     inbound.deadline = now + settings.allowed_s(estimate)

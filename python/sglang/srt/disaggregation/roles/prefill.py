@@ -238,7 +238,7 @@ class PrefillRole:
         outbound = self._live.get((name, cancel.transfer))
         if outbound is None or outbound.generation != cancel.generation:
             self._guests.cancelled(name, cancel.transfer)
-            self._link.send(name, Drained(transfer=cancel.transfer, generation=cancel.generation))
+            self._link.send(name, Drained(transfer=cancel.transfer, generation=cancel.generation, broken=False))
             return
         self._stop(outbound, SourceEvent.CANCEL)
 
@@ -274,7 +274,7 @@ class PrefillRole:
             case WritesDone() | WritesEnded():
                 outbound = self._sending.ended(event)
                 if isinstance(event, WritesEnded) and event.reason:
-                    outbound.why = outbound.why or event.reason
+                    outbound.why, outbound.broken = outbound.why or event.reason, True
                     self._stop(outbound, SourceEvent.WRITE_FAILED)
                 if not outbound.handles:
                     self._desk.settle(outbound.request)
@@ -311,13 +311,14 @@ class PrefillRole:
 
     def _finish(self, outbound: Outbound) -> None:
         """The transfer is over; the happy end says nothing, as the decode engine counts."""
-        number, generation = outbound.number, outbound.generation
+        number, generation, broken = outbound.number, outbound.generation, outbound.broken
         if outbound.state is SourceState.DRAINED:
-            self._link.send(outbound.peer, Drained(transfer=number, generation=generation))
+            self._link.send(outbound.peer, Drained(transfer=number, generation=generation, broken=broken))
         elif outbound.state is SourceState.FAILED:
             self._failed += 1
             reason = (outbound.why or "unknown")[:SAID]
-            self._link.send(outbound.peer, PrefillFailed(transfer=number, generation=generation, reason=reason))
+            failed = PrefillFailed(transfer=number, generation=generation, reason=reason, broken=broken)
+            self._link.send(outbound.peer, failed)
         elif outbound.state is SourceState.DONE:
             self._done += 1
         self._forget(outbound)
