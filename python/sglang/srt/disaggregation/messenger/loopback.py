@@ -23,7 +23,6 @@ from sglang.srt.core.ports import (
 from sglang.srt.disaggregation.handoff.immediates import MAX_SLOTS, decode, encode
 from sglang.srt.errors import EngineError
 
-
 LATE = 0.02
 """Chance a pump that a write in limbo lands: dozens of turns of a scheduler later."""
 
