@@ -48,9 +48,9 @@ class MemoryRegion:
 
         Args:
             peer: any label.
-            address: the peer's Engine.address, if known; may be told later, by a second call. On socket providers a revoke
-                then cuts the connections of that peer's process (or machine) alone; without it, of everyone who writes
-                to this engine.
+            address: the peer's Engine.address, if known; may be told later, by a second call. On socket providers a
+                revoke then cuts the connections of that peer's process (or machine) alone; without it, of everyone who
+                writes to this engine.
 
         Raises:
             ValueError: the region is closed, its memory is not writable, or `address` is not an address.
