@@ -64,7 +64,7 @@ _SCHEDULING = (
     Flag("disable_radix_cache", "Do not reuse the KV of equal prompt prefixes."),
     Flag("debug_invariants", "Check page accounting after every step: slow, for tests."),
     Flag("decode_log_interval", "Log a line of throughput every so many decode steps."),
-    Flag("attention_backend", "Implementation of attention."),
+    Flag("attention_backend", "Implementation of attention; auto takes native kernels (cpu) where they exist."),
     Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
     Flag("grammar_compile_timeout", "Seconds that compiling one grammar may take; beyond that the client gets 400."),
     Flag("constrained_json_disable_any_whitespace", "Constrained JSON has no whitespace but one space after : and ,"),

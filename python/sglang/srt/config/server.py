@@ -58,7 +58,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disable_radix_cache: bool = False
     debug_invariants: bool = False
     decode_log_interval: int = 40
-    attention_backend: Literal["auto", "torch_native"] = "auto"
+    attention_backend: Literal["auto", "cpu", "torch_native"] = "auto"
     grammar_backend: Literal["xgrammar", "llguidance", "none"] = "xgrammar"
     grammar_compile_timeout: float = 10.0
     """Seconds of CPU time that compiling one grammar may take."""

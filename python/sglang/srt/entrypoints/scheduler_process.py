@@ -49,6 +49,11 @@ from sglang.srt.observability.logs import setup_logging
 
 LOG = logging.getLogger(__name__)
 
+SWITCH_INTERVAL_S = 1e-4
+"""How long the loop may keep the GIL while the compute thread waits to start its next kernel. Beside a thread that
+plans for 2 ms in every 10, four rows of SmolLM2-135M took 33 ms a step at best, 71 with Python's own 5 ms (both cores
+busy with other work; median of 25 ratios 1.08)."""
+
 CLEANUP_S = 3.0
 """Time that a broken engine has to leave its peers and its shared memory: its compute thread may hang for ever."""
 
@@ -195,6 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup_logging(name, config.log_level, log_requests=config.log_requests)
     if config.cpu_cores:
         os.sched_setaffinity(0, config.cpu_cores)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         run(config, address)
     except (ConfigError, CheckpointError) as error:

@@ -139,7 +139,9 @@ def make_pool(loaded: LoadedRank, pages: int, allocate: Allocate) -> KVPool:
 
 def make_backend(loaded: LoadedRank, pool: KVPool) -> AttentionBackend:
     """Attention over this rank's heads."""
-    return open_attention(loaded.spec, pool, loaded.model.latent_heads(), loaded.group.size)
+    return open_attention(
+        loaded.spec, pool, loaded.model.latent_heads(), loaded.group.size, loaded.options.attention_backend
+    )
 
 
 def make_table(loaded: LoadedRank, pool: KVPool) -> RowTable:

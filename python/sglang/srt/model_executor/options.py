@@ -14,6 +14,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: Dtype = "auto"
     """auto: the weights' dtype."""
     load_format: Literal["auto", "safetensors", "gguf", "dummy"] = "auto"
+    attention_backend: Literal["auto", "cpu", "torch_native"] = "auto"
     page_size: int = 16
     max_total_tokens: int = 0
     mem_fraction_static: float = 0.3

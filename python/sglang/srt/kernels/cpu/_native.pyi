@@ -85,22 +85,35 @@ class PagedKernels:
         pages_bfloat16: bool,
         /,
     ) -> None: ...
-    def store(self, pages: int, kv: int, kv_stride: int, bfloat16: bool, first: int, rows: int, /) -> None:
-        """Write K and V of tokens; `first`: int64, the element of the layer where each token's first K goes."""
+    def store(
+        self,
+        pages: int,
+        kv: int,
+        kv_stride: int,
+        bfloat16: bool,
+        table: int,
+        table_stride: int,
+        keys: int,
+        rows: int,
+        /,
+    ) -> None:
+        """Write K and V of each row's last token. `table` and `keys` are int32; `keys` counts each row's tokens."""
 
     def decode(
         self,
         pages: int,
         q: int,
         q_stride: int,
+        kv: int,
+        kv_stride: int,
         out: int,
         bfloat16: bool,
         table: int,
         table_stride: int,
-        tokens: int,
         keys: int,
         rows: int,
         all_keys: int,
+        window: int,
         /,
     ) -> None:
-        """Attention of one query a row. `table`, `tokens` and `keys` are int32; `all_keys` is the sum of `keys`."""
+        """Store, then attend with one query a row; `all_keys` is the sum of `keys`, `window` 0 for all of them."""

@@ -68,9 +68,15 @@ void call_rotate(const Table& table, const Rotate& call) {
         [&](int64_t first, int64_t last) { table.rotate(call, first, last); });
 }
 
-void call_store(const Table& table, const Store& call) {
-  split(call.rows, call.rows * call.pages.kv_heads * call.pages.dim > kWorthThreads,
-        [&](int64_t first, int64_t last) { table.store(call, first, last); });
+void call_store(const Table& table, const Decode& call, const void* kv, int64_t kv_stride) {
+  const Pages& pages = call.pages;
+  auto* first = static_cast<int64_t*>(shared_scratch(static_cast<size_t>(call.rows) * sizeof(int64_t)));
+  for (int64_t row = 0; row < call.rows; row++) {
+    const int64_t position = call.keys[row] - 1;
+    const int64_t page = call.table[row * call.table_stride + position / pages.page_size];
+    first[row] = (page * pages.kv_heads * 2 * pages.page_size + position % pages.page_size) * pages.dim;
+  }
+  table.store({pages, kv, kv_stride, call.type, first, call.rows}, 0, call.rows);
 }
 
 void call_decode(const Table& table, const Decode& call) {

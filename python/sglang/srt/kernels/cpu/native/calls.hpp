@@ -16,7 +16,10 @@ void call_linear(const Table& table, Linear call);
 void call_norm(const Table& table, const Norm& call);
 void call_gate(const Table& table, const Gate& call);
 void call_rotate(const Table& table, const Rotate& call);
-void call_store(const Table& table, const Store& call);
+
+// Puts kv, [rows, 2, kv_heads, dim], rows kv_stride apart, where each row's last token belongs. Of `call` only what
+// places tokens is read.
+void call_store(const Table& table, const Decode& call, const void* kv, int64_t kv_stride);
 void call_decode(const Table& table, const Decode& call);
 
 }  // namespace cpu_kernels

@@ -15,10 +15,9 @@ constexpr int64_t kAhead = 4 * kBlock;
 
 // Sums of the lanes of LANES vectors, as one vector. Each step halves the vectors that remain.
 #if LANES == 16
-#define LOW_OF(s) 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
-#define HIGH_OF(s) 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
 INLINE Floats fold8(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, LOW_OF(8)) + __builtin_shufflevector(a, b, HIGH_OF(8));
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+         __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
 }
 INLINE Floats fold4(Floats a, Floats b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
@@ -33,9 +32,10 @@ INLINE Floats fold1(Floats a, Floats b) {
          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 INLINE Floats sums(const Floats* v) {
-  // fold8 puts vector i beside i + 8, fold4 beside i + 4 and so on: lane j ends as the sum of vector j.
+  // The folds leave lanes in the order of reversed bits, so that is the order in which vectors enter.
+  constexpr int kReversed[8] = {0, 8, 4, 12, 2, 10, 6, 14};
   Floats a[8], b[4];
-  for (int i = 0; i < 8; i++) a[i] = fold8(v[i], v[i + 8]);
+  for (int i = 0; i < 8; i++) a[i] = fold8(v[kReversed[i]], v[kReversed[i] + 1]);
   for (int i = 0; i < 4; i++) b[i] = fold4(a[i], a[i + 4]);
   return fold1(fold2(b[0], b[2]), fold2(b[1], b[3]));
 }
@@ -141,7 +141,7 @@ void decode_heads(const Decode& a, int64_t row, int64_t kv_head, int64_t head_in
   const int64_t plane = a.pages.page_size * dim;
   const int32_t* table = a.table + row * a.table_stride;
   const int64_t head = kv_head * a.group + head_in_group;
-  const T* q = static_cast<const T*>(a.q) + a.tokens[row] * a.q_stride + head * dim;
+  const T* q = static_cast<const T*>(a.q) + row * a.q_stride + head * dim;
   float* queries = scratch;
   float* out = scratch + G * padded;
   memset(scratch, 0, static_cast<size_t>(2 * G * padded) * 4);
@@ -150,7 +150,8 @@ void decode_heads(const Decode& a, int64_t row, int64_t kv_head, int64_t head_in
   float top[G], total[G] = {}, factor[G], scores[G * kBlock];
   for (int g = 0; g < G; g++) top[g] = -__builtin_inff();
   const KV* at[kBlock];
-  for (int64_t first = 0; first < keys; first += kBlock) {
+  const int64_t start = a.window && keys > a.window ? keys - a.window : 0;
+  for (int64_t first = start; first < keys; first += kBlock) {
     const int64_t n = least(kBlock, keys - first);
     if (first + kAhead < keys) prefetch<KV>(a, table, kv_head, first + kAhead, least(kBlock, keys - first - kAhead));
     find_keys<KV>(a, table, kv_head, first, n, at);
@@ -161,7 +162,7 @@ void decode_heads(const Decode& a, int64_t row, int64_t kv_head, int64_t head_in
     for (int g = 0; g < G; g++) factor[g] = soften(scores + g * kBlock, n, top + g, total + g);
     mix<G, KV>(at, plane, n, scores, factor, dim, padded, out);
   }
-  T* result = static_cast<T*>(a.out) + (a.tokens[row] * a.pages.kv_heads * a.group + head) * dim;
+  T* result = static_cast<T*>(a.out) + (row * a.pages.kv_heads * a.group + head) * dim;
   for (int g = 0; g < G; g++)
     each<T>(dim, [&](int64_t d, auto, auto put) INLINE_LAMBDA { put(result + g * dim + d, load(out + g * padded + d) / total[g]); });
 }

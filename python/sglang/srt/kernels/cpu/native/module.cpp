@@ -74,23 +74,38 @@ class PagedKernels {
     pages_ = {nullptr, type_of(pages_bfloat16), kv_heads, page_size, dim};
   }
 
-  void store(uint64_t pages, uint64_t kv, int64_t kv_stride, bool bfloat16, uint64_t first, int64_t rows) const {
-    const Store call{in(pages), at(kv), kv_stride, type_of(bfloat16), at<int64_t>(first), rows};
-    compute(rows * pages_.kv_heads * pages_.dim, [&] { call_store(table_, call); });
+  void store(uint64_t pages, uint64_t kv, int64_t kv_stride, bool bfloat16, uint64_t table, int64_t table_stride,
+             uint64_t keys, int64_t rows) const {
+    const Decode call = rows_of(pages, bfloat16, table, table_stride, keys, rows);
+    compute(rows * pages_.kv_heads * pages_.dim, [&] { call_store(table_, call, at(kv), kv_stride); });
   }
 
-  void decode(uint64_t pages, uint64_t q, int64_t q_stride, uint64_t out, bool bfloat16, uint64_t table,
-              int64_t table_stride, uint64_t tokens, uint64_t keys, int64_t rows, int64_t all_keys) const {
-    const Decode call{in(pages),    at(q),           q_stride,      at(out), type_of(bfloat16), at<int32_t>(table),
-                      table_stride, at<int32_t>(tokens), at<int32_t>(keys), rows,    group_,            scale_};
-    compute(all_keys * pages_.kv_heads * pages_.dim, [&] { call_decode(table_, call); });
+  void decode(uint64_t pages, uint64_t q, int64_t q_stride, uint64_t kv, int64_t kv_stride, uint64_t out, bool bfloat16,
+              uint64_t table, int64_t table_stride, uint64_t keys, int64_t rows, int64_t all_keys, int64_t window) const {
+    Decode call = rows_of(pages, bfloat16, table, table_stride, keys, rows);
+    call.q = at(q);
+    call.q_stride = q_stride;
+    call.out = at(out);
+    call.window = window;
+    compute(all_keys * pages_.kv_heads * pages_.dim, [&] {
+      call_store(table_, call, at(kv), kv_stride);
+      call_decode(table_, call);
+    });
   }
 
  private:
-  Pages in(uint64_t address) const {
-    Pages pages = pages_;
-    pages.data = at(address);
-    return pages;
+  Decode rows_of(uint64_t pages, bool bfloat16, uint64_t table, int64_t table_stride, uint64_t keys, int64_t rows) const {
+    Decode call{};
+    call.pages = pages_;
+    call.pages.data = at(pages);
+    call.type = type_of(bfloat16);
+    call.table = at<int32_t>(table);
+    call.table_stride = table_stride;
+    call.keys = at<int32_t>(keys);
+    call.rows = rows;
+    call.group = group_;
+    call.scale = scale_;
+    return call;
   }
 
   const Table& table_;

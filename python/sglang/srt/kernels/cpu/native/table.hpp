@@ -80,19 +80,19 @@ struct Store {
   int64_t rows;
 };
 
-// Rows of one query each.
+// Rows of one query each; row i's query is token i.
 struct Decode {
   Pages pages;
-  const void* q;  // [tokens, heads, dim], tokens q_stride apart
+  const void* q;  // [rows, heads, dim], rows q_stride apart
   int64_t q_stride;
-  void* out;  // [tokens, heads * dim], contiguous
+  void* out;  // [rows, heads * dim], contiguous
   Type type;  // of q and out
   const int32_t* table;  // [rows, table_stride]
   int64_t table_stride;
-  const int32_t* tokens;  // [rows]: where the row's query stands
-  const int32_t* keys;    // [rows]: how many keys it sees, at least 1
+  const int32_t* keys;  // [rows]: how many tokens the row has, its own included
   int64_t rows;
-  int64_t group;  // query heads of a KV head
+  int64_t window;  // it sees so many of the last of them; 0: all
+  int64_t group;   // query heads of a KV head
   float scale;
 };
 
