@@ -84,6 +84,7 @@ def _junk(rng: random.Random, path: str) -> Request:
     """Something else where the prompt belongs. An empty list of tokens has a text: the empty one."""
     junk = [item for item in JUNK if not (path == "/detokenize" and item in ([], [[]]))]
     junk = [item for item in junk if not (path == "/tokenize" and item in ([], ""))]
+    junk = [item for item in junk if not (path == "/v1/responses" and item == "")]  # an empty message is one
     return _sent(path, {**GOOD[path], REQUIRED[path]: rng.choice(junk)})
 
 

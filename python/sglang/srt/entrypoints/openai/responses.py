@@ -97,6 +97,8 @@ class ResponsesBody(Body):
 def _message(item: InputMessage, position: int) -> ChatMessage:
     if item.type != "message":
         raise RequestError(f"input.{position}: items of type {item.type!r} are not supported", param="input")
+    if item.content is None:
+        raise RequestError(f"input.{position}.content: required", param="input")
     if not isinstance(item.content, list):
         return ChatMessage(role=item.role, content=item.content)
     for part in item.content:
