@@ -119,23 +119,24 @@ def test_a_final_message_can_be_continued() -> None:
 
 def test_generation_defaults_and_end_tokens_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 10, "eos_token_id": 3}))
-    assert read_model_folder(tmp_path).end_token_ids == (3,)
+    assert read_model_folder(tmp_path, {}).end_token_ids == (3,)
+    assert read_model_folder(tmp_path, {"vocab_size": 7}).vocab_size == 7, "--json-model-override-args reach the front"
     (tmp_path / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [1, 2], "temperature": 0.6, "top_k": 0})
     )
-    folder = read_model_folder(tmp_path)
+    folder = read_model_folder(tmp_path, {})
     assert folder.end_token_ids == (1, 2)
     assert (folder.defaults.temperature, folder.defaults.top_k, folder.defaults.top_p) == (0.6, -1, 1.0)
 
 
 def test_incomplete_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no folder .*missing"):
-        read_model_folder(tmp_path / "missing")
+        read_model_folder(tmp_path / "missing", {})
     with pytest.raises(CheckpointError, match=r"config\.json: cannot be read"):
-        read_model_folder(tmp_path)
+        read_model_folder(tmp_path, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json: not JSON"):
-        read_model_folder(tmp_path)
+        read_model_folder(tmp_path, {})
     (tmp_path / "config.json").write_text('{"vocab_size": 3}')
     with pytest.raises(CheckpointError, match="tokenizer"):
         Tokenizer.load(str(tmp_path), str(tmp_path))

@@ -141,8 +141,9 @@ def test_the_hook_hears_every_layer_once_a_step(checkpoint: Maker) -> None:
     assert hook.layers == list(range(model.config.num_hidden_layers)) * steps
 
 
-def test_bfloat16_is_as_near_as_transformers_own(checkpoint: Maker) -> None:
-    folder, model = checkpoint("qwen3", "one_kv_head")
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_bfloat16_is_as_near_as_transformers_own(checkpoint: Maker, kind: str) -> None:
+    folder, model = checkpoint(kind, "one_kv_head")
     driver = Driver(folder, page_size=16, dtype="bfloat16")
     probe = AllLogits(driver.runner._model)
     driver.runner._model = probe

@@ -50,7 +50,7 @@ def test_page_and_chunk_sizes(sparse: Maker, name: str, page_size: int, chunk: i
     check_greedy(*sparse(name), page_size=page_size, chunk=chunk, compared=slice(6, 7))
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "qwen3_moe"])
 def test_bfloat16(sparse: Maker, name: str) -> None:
     check_bfloat16(*sparse(name))
 

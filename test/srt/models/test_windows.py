@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from sglang.srt.config.model import read_model_spec
-from support.exact import check_greedy, check_logits
+from support.exact import check_bfloat16, check_greedy, check_logits
 
 Maker = Callable[..., tuple[Path, PreTrainedModel]]
 QWEN = {"use_sliding_window": True, "sliding_window": 21, "max_window_layers": 1}
@@ -25,6 +25,10 @@ def test_upper_layers_of_qwen(checkpoint: Maker, kind: str) -> None:
 @pytest.mark.parametrize("window", [1, 21, None])
 def test_mistral_logits(checkpoint: Maker, shape: str, window: int | None) -> None:
     check_logits(*checkpoint("mistral", shape, sliding_window=window))
+
+
+def test_mistral_bfloat16(checkpoint: Maker) -> None:
+    check_bfloat16(*checkpoint("mistral", "one_kv_head", sliding_window=21))
 
 
 @pytest.mark.parametrize("shape", ["odd", "one_kv_head", "no_groups"])

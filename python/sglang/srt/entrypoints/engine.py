@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from sglang.srt.config.cli import from_mapping
 from sglang.srt.config.hardware import detect
+from sglang.srt.config.overrides import model_overrides
 from sglang.srt.config.resolve import resolve
 from sglang.srt.entrypoints.front import Front, Phase
 from sglang.srt.entrypoints.http_tools import DONE
@@ -59,6 +60,7 @@ class Engine:
                 self.config.tokenizer_path,
                 chat_template=self.config.chat_template,
                 trust_remote_code=self.config.trust_remote_code,
+                overrides=model_overrides(self.config),
             )
             self._thread.start()
             self._run(self._start(tokenizer))

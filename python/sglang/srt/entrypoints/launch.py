@@ -15,6 +15,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from sglang.srt.config.overrides import model_overrides
 from sglang.srt.config.replica import replica_config
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.entrypoints.front import Front, Phase
@@ -52,7 +53,7 @@ def serve(config: ServerConfig, command: Sequence[str] = SCHEDULER) -> int:
         return _fail(f"--port: cannot listen on {config.host}:{config.port}: {error.strerror or error}")
     with listener:
         try:
-            read_model_folder(Path(config.model_path))
+            read_model_folder(Path(config.model_path), model_overrides(config))
             return _serve_on(listener, config, command)
         except (CheckpointError, ConfigError) as error:
             return _fail(str(error), 2)
@@ -70,6 +71,7 @@ def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[s
                 config.tokenizer_path,
                 chat_template=config.chat_template,
                 trust_remote_code=config.trust_remote_code,
+                overrides=model_overrides(config),
             )
             process = HttpProcess(config, tokenizer, children)
             return uvloop.run(process.run(listener, addresses))

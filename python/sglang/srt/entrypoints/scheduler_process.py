@@ -96,7 +96,8 @@ class Parts:
 
 def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
     """Load, allocate and connect. The fabric opens before the weights load: a wrong provider shows at once."""
-    grammars = open_grammars(config, spec.vocab_size, read_model_folder(Path(config.model_path)).end_token_ids)
+    folder = read_model_folder(Path(config.model_path), model_overrides(config))
+    grammars = open_grammars(config, spec.vocab_size, folder.end_token_ids)
     if config.disagg_mode == "null":
         workers = build_workers(config, spec, NullHook(), grammars)
         return Parts(workers, grammars, Assembled(UnifiedRole(), ()))

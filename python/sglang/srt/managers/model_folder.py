@@ -1,6 +1,7 @@
 """The small JSON files of a model folder that concern the front of the engine."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +29,14 @@ class ModelFolder:
     defaults: SamplingDefaults
 
 
-def read_model_folder(path: Path) -> ModelFolder:
-    """Raises CheckpointError that names the folder or file that is missing or malformed."""
+def read_model_folder(path: Path, overrides: Mapping[str, object]) -> ModelFolder:
+    """What the folder says, with `overrides` in place of top-level fields of its config.json.
+
+    Raises CheckpointError that names the folder or file that is missing or malformed.
+    """
     if not path.is_dir():
         raise CheckpointError(f"--model-path: no folder {path}")
-    config = _read(path / "config.json")
+    config = _read(path / "config.json") | dict(overrides)
     text_config = config.get("text_config")
     inner = text_config if isinstance(text_config, dict) else config
     generation = _read(path / "generation_config.json") if (path / "generation_config.json").exists() else {}

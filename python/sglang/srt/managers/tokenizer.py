@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from sglang.srt.constrained.vocabulary import byte_level_alphabet
 from sglang.srt.errors import CheckpointError, RequestError
@@ -34,13 +35,20 @@ class Tokenizer:
 
     @classmethod
     def load(
-        cls, model_path: str, tokenizer_path: str, *, chat_template: str = "", trust_remote_code: bool = False
+        cls,
+        model_path: str,
+        tokenizer_path: str,
+        *,
+        chat_template: str = "",
+        trust_remote_code: bool = False,
+        overrides: Mapping[str, object] = MappingProxyType({}),
     ) -> "Tokenizer":
-        """Reads both folders. `chat_template`: a file or the template itself; empty: the tokenizer's own.
+        """Reads both folders. `chat_template`: a file or the template itself; empty: the tokenizer's own. `overrides`
+        replace fields of the model's config.json.
 
         Raises CheckpointError that names what is missing or malformed.
         """
-        folder = read_model_folder(Path(model_path))
+        folder = read_model_folder(Path(model_path), overrides)
         files = load_tokenizer_files(Path(tokenizer_path), trust_remote_code=trust_remote_code)
         if files.base_tokens > folder.vocab_size:
             raise CheckpointError(
