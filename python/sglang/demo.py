@@ -86,7 +86,8 @@ async def _demo(
 async def _show(recipe: Recipe, cluster: Cluster, args: argparse.Namespace, console: Console, started: float) -> None:
     names = f"{len(recipe.prefill)} prefill, {len(recipe.frontends)} {'decode' if recipe.prefill else 'unified'}"
     console.print(
-        f"\n[bold]{names} engines behind {cluster.url}; first request after {time.monotonic() - started:.1f} s"
+        f"\n[bold]{names} engines behind {cluster.url}; first request after {time.monotonic() - started:.1f} s",
+        soft_wrap=True,
     )
     console.print(f"[bold]> {QUESTION}")
     answer = await _chat(cluster.url, recipe, console)
