@@ -62,6 +62,8 @@ def attempt(operation: APIOperation, mode: GenerationMode, url: str, session: re
                     body[key] = 4
             if "max_tokens" not in body and operation.path.startswith("/v1"):
                 body["max_tokens"] = 2
+            if operation.path == "/v1/responses":
+                body.setdefault("max_output_tokens", 2)
         answer = case.call(base_url=url, session=session, timeout=60)
         assert answer.status_code < 500, f"{case.as_curl_command()}\n{answer.text}"
         codes.append(answer.status_code)
