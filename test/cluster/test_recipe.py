@@ -98,7 +98,8 @@ def test_the_packages_recipes_are_valid(tmp_path: Path, monkeypatch: pytest.Monk
     recipes = sorted((find_recipe("tiny/smollm2-1p2d.yaml").parents[1]).rglob("*.yaml"))
     assert len(recipes) >= 2
     for path in recipes:
-        assert load_recipe(str(path)).router is not None
+        recipe = load_recipe(str(path))
+        assert recipe.router is not None or len(recipe.frontends) == 1, "several front ends need a balancer"
     assert find_recipe("recipes/tiny/smollm2-1p2d.yaml") == find_recipe("tiny/smollm2-1p2d.yaml")
 
 
