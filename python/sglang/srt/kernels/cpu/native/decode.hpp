@@ -8,10 +8,8 @@ namespace {
 
 using namespace cpu_kernels;
 
-constexpr int64_t kBlock = 16;  // keys scored at a time; a multiple of LANES
-// The hardware prefetcher stops at the end of 4 KiB, which is a page's K and V of one head at 16 tokens of 64
-// dimensions: without a prefetch of our own each page begins with a miss.
-constexpr int64_t kAhead = 4 * kBlock;
+constexpr int64_t kBlock = 64;  // keys of one softmax
+constexpr int64_t kScored = 16;  // keys scored at a time, a multiple of LANES: their sums are folded together
 
 // Sums of the lanes of LANES vectors, as one vector. Each step halves the vectors that remain.
 #if LANES == 16
@@ -47,10 +45,6 @@ INLINE Floats sums(const Floats* v) {
 }
 #endif
 
-template <typename KV> struct Keys {
-  const KV* at[kBlock];
-};
-
 template <typename KV> INLINE const KV* key_of(const Decode& a, const int32_t* table, int64_t head, int64_t token) {
   const int64_t size = a.pages.page_size;
   const int64_t page = table[token / size];
@@ -72,21 +66,20 @@ template <typename KV> INLINE void find_keys(const Decode& a, const int32_t* tab
   }
 }
 
-template <typename KV> INLINE void prefetch(const Decode& a, const int32_t* table, int64_t head, int64_t first, int64_t n) {
-  const KV* at[kBlock];
-  find_keys<KV>(a, table, head, first, n, at);
-  const int64_t plane = a.pages.page_size * a.pages.dim;
+// The hardware prefetcher stops at the end of 4 KiB, which is a page's K and V of one head at 16 tokens of 64 dimensions:
+// without a prefetch of our own each page begins with a miss.
+template <typename KV> INLINE void prefetch(const KV* const* at, int64_t n, int64_t plane, int64_t dim) {
   for (int64_t i = 0; i < n; i++)
-    for (int64_t byte = 0; byte < a.pages.dim * static_cast<int64_t>(sizeof(KV)); byte += 64) {
+    for (int64_t byte = 0; byte < dim * static_cast<int64_t>(sizeof(KV)); byte += 64) {
       __builtin_prefetch(reinterpret_cast<const char*>(at[i]) + byte, 0, 2);
       __builtin_prefetch(reinterpret_cast<const char*>(at[i] + plane) + byte, 0, 2);
     }
 }
 
-// Adds q . k of G query heads for n keys to scores [G][kBlock]. q: [G][padded].
+// q . k of G query heads for n <= kScored keys, to scores [G][kBlock]. q: [G][padded].
 template <int G, typename KV>
 INLINE void score(const KV* const* at, int64_t n, const float* q, int64_t dim, int64_t padded, float* scores) {
-  Floats part[G][kBlock];
+  Floats part[G][kScored];
   for (int64_t j = 0; j < n; j++) {
     Floats acc[G] = {};
     each<KV>(dim, [&](int64_t d, auto get, auto) INLINE_LAMBDA {
@@ -96,41 +89,71 @@ INLINE void score(const KV* const* at, int64_t n, const float* q, int64_t dim, i
     for (int g = 0; g < G; g++) part[g][j] = acc[g];
   }
   for (int g = 0; g < G; g++) {
-    for (int64_t j = n; j < kBlock; j++) part[g][j] = Floats{};
-    for (int64_t j = 0; j < kBlock; j += LANES) save(scores + g * kBlock + j, sums(part[g] + j));
+    for (int64_t j = n; j < kScored; j++) part[g][j] = Floats{};
+    for (int64_t j = 0; j < kScored; j += LANES) save(scores + g * kBlock + j, sums(part[g] + j));
   }
 }
 
-// Adds the sum of p[j] * V[j] to out [G][padded], after a rescale by factor[g].
-template <int G, typename KV>
-INLINE void mix(const KV* const* at, int64_t plane, int64_t n, const float* p, const float* factor, int64_t dim,
-                int64_t padded, float* out) {
-  each<KV>(dim, [&](int64_t d, auto get, auto) INLINE_LAMBDA {
-    Floats acc[G];
-    for (int g = 0; g < G; g++) acc[g] = load(out + g * padded + d) * factor[g];
-    for (int64_t j = 0; j < n; j++) {
-      const Floats v = get(at[j] + plane + d);
-      for (int g = 0; g < G; g++) acc[g] += v * p[g * kBlock + j];
+// Adds the sum over n keys of p[j] * value[j] to V vectors of out [G][padded]; `at` points at those vectors.
+template <int G, int V, typename KV>
+INLINE void mix_vectors(const KV* const* at, int64_t n, const float* p, const float* factor, int64_t padded, float* out) {
+  Floats acc[G][V];
+  for (int g = 0; g < G; g++)
+    for (int v = 0; v < V; v++) acc[g][v] = load(out + g * padded + v * LANES) * factor[g];
+  for (int64_t j = 0; j < n; j++)
+    for (int v = 0; v < V; v++) {
+      const Floats value = load(at[j] + v * LANES);
+      for (int g = 0; g < G; g++) acc[g][v] += value * p[g * kBlock + j];
     }
-    for (int g = 0; g < G; g++) save(out + g * padded + d, acc[g]);
+  for (int g = 0; g < G; g++)
+    for (int v = 0; v < V; v++) save(out + g * padded + v * LANES, acc[g][v]);
+}
+
+// The same for all dimensions, after a rescale of out by factor[g].
+template <int G, typename KV>
+INLINE void mix(const KV** at, int64_t plane, int64_t n, const float* p, const float* factor, int64_t dim, int64_t padded,
+                float* out) {
+  for (int64_t j = 0; j < n; j++) at[j] += plane;
+  int64_t d = 0;
+  for (; d + 4 * LANES <= dim; d += 4 * LANES) {
+    mix_vectors<G, 4, KV>(at, n, p, factor, padded, out + d);
+    for (int64_t j = 0; j < n; j++) at[j] += 4 * LANES;
+  }
+  each<KV>(dim - d, [&](int64_t rest, auto get, auto) INLINE_LAMBDA {
+    Floats acc[G];
+    for (int g = 0; g < G; g++) acc[g] = load(out + g * padded + d + rest) * factor[g];
+    for (int64_t j = 0; j < n; j++) {
+      const Floats value = get(at[j] + rest);
+      for (int g = 0; g < G; g++) acc[g] += value * p[g * kBlock + j];
+    }
+    for (int g = 0; g < G; g++) save(out + g * padded + d + rest, acc[g]);
   });
+}
+
+INLINE float largest(Floats x) {
+  float lanes[LANES];
+  save(lanes, x);
+  for (int step = LANES / 2; step; step /= 2)
+    for (int i = 0; i < step; i++) lanes[i] = lanes[i] > lanes[i + step] ? lanes[i] : lanes[i + step];
+  return lanes[0];
 }
 
 // The online softmax (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867) of one query head's block.
 INLINE float soften(float* scores, int64_t n, float* top, float* total) {
-  const float low = -__builtin_inff();
-  for (int64_t j = n; j < kBlock; j++) scores[j] = low;
-  float best = *top;
-  for (int64_t j = 0; j < kBlock; j++) best = scores[j] > best ? scores[j] : best;
-  const float factor = *top == best ? 1.0f : exponential(broadcast(*top - best))[0];
+  const int64_t whole = round_up(n, LANES);
+  for (int64_t j = n; j < whole; j++) scores[j] = -__builtin_inff();
+  Floats best = load(scores);
+  for (int64_t j = LANES; j < whole; j += LANES) best = larger(best, load(scores + j));
+  const float highest = largest(best) > *top ? largest(best) : *top;
+  const float factor = *top == highest ? 1.0f : exponential(broadcast(*top - highest))[0];
   Floats added{};
-  for (int64_t j = 0; j < kBlock; j += LANES) {
-    const Floats p = exponential(load(scores + j) - best);
+  for (int64_t j = 0; j < whole; j += LANES) {
+    const Floats p = exponential(load(scores + j) - highest);
     save(scores + j, p);
     added += p;
   }
   *total = *total * factor + sum(added);
-  *top = best;
+  *top = highest;
   return factor;
 }
 
@@ -149,18 +172,29 @@ void decode_heads(const Decode& a, int64_t row, int64_t kv_head, int64_t head_in
     each<T>(dim, [&](int64_t d, auto get, auto) INLINE_LAMBDA { save(queries + g * padded + d, get(q + g * dim + d) * a.scale); });
   float top[G], total[G] = {}, factor[G], scores[G * kBlock];
   for (int g = 0; g < G; g++) top[g] = -__builtin_inff();
-  const KV* at[kBlock];
+  const KV* memory[2][kBlock];
+  const KV** at = memory[0];
+  const KV** after = memory[1];
   const int64_t start = a.window && keys > a.window ? keys - a.window : 0;
+  int64_t n = least(kBlock, keys - start);
+  find_keys<KV>(a, table, kv_head, start, n, at);
   for (int64_t first = start; first < keys; first += kBlock) {
-    const int64_t n = least(kBlock, keys - first);
-    if (first + kAhead < keys) prefetch<KV>(a, table, kv_head, first + kAhead, least(kBlock, keys - first - kAhead));
-    find_keys<KV>(a, table, kv_head, first, n, at);
-    if (n == kBlock)
-      score<G, KV>(at, kBlock, queries, dim, padded, scores);
-    else
-      score<G, KV>(at, n, queries, dim, padded, scores);
+    const int64_t next = least(kBlock, keys - first - n);
+    if (next > 0) find_keys<KV>(a, table, kv_head, first + n, next, after);
+    for (int64_t j = 0; j < n; j += kScored) {
+      if (j < next) prefetch<KV>(after + j, least(kScored, next - j), plane, dim);
+      const int64_t scored = least(kScored, n - j);
+      // Sizes known to the compiler keep the queries in registers.
+      if (scored == kScored && dim == 64) score<G, KV>(at + j, kScored, queries, 64, 64, scores + j);
+      else if (scored == kScored && dim == 128) score<G, KV>(at + j, kScored, queries, 128, 128, scores + j);
+      else score<G, KV>(at + j, scored, queries, dim, padded, scores + j);
+    }
     for (int g = 0; g < G; g++) factor[g] = soften(scores + g * kBlock, n, top + g, total + g);
     mix<G, KV>(at, plane, n, scores, factor, dim, padded, out);
+    const KV** spare = at;
+    at = after;
+    after = spare;
+    n = next;
   }
   T* result = static_cast<T*>(a.out) + (row * a.pages.kv_heads * a.group + head) * dim;
   for (int g = 0; g < G; g++)

@@ -1,0 +1,190 @@
+"""The native CPU kernels against torch, and against what this machine's memory gives.
+
+    python benchmark/kernels.py [--rounds 11] [--only linear|small|attention]
+
+One thread. Contenders run in turn within a second; of each the fastest time and, against torch, the median of the
+rounds' ratios. Times are the thread's CPU time, which other processes lengthen only through caches and memory.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from sglang.srt.core.layout import KVLayout, ShardLayout
+from sglang.srt.kernels.cpu.ops import CpuKernels, PackedWeight, levels, pack_weight
+from sglang.srt.kv_pool.gqa import GQAPool
+from sglang.srt.kv_pool.memory import PrivateMemory
+from sglang.srt.layers.attention.base import AttentionBackend, AttentionBatch, AttentionRow
+from sglang.srt.layers.attention.cpu import CpuAttention
+from sglang.srt.layers.attention.torch_native import TorchNativeAttention
+
+WORKING_SET = 64 << 20
+"""Bytes of weights or KV that a round walks through, so that they come from memory."""
+LINEAR = ((960, 576), (3072, 576), (576, 1536), (6144, 1024))
+"""(outputs, inputs): SmolLM2-135M's and one of Qwen3-0.6B's."""
+ROWS = (1, 4, 8, 16, 32, 512)
+HEADS = ((9, 3, 64), (16, 8, 128), (8, 1, 128))
+"""(query heads, KV heads, head dimension)."""
+
+
+class Question(NamedTuple):
+    """One line of the table; the first contender is the measure."""
+
+    name: str
+    nbytes: int
+    """Read by one call."""
+    contenders: dict[str, Callable[[], object]]
+    calls: int
+    """That one run of a contender makes."""
+
+
+def memory() -> Iterator[Question]:
+    """What the memory gives: reading, and McCalpin's triad (https://www.cs.virginia.edu/stream/)."""
+    words = 32 << 20
+    a, b, c = (torch.ones(words) for _ in range(3))
+    whole = torch.ones(words, dtype=torch.int64)
+    yield Question("read", whole.nbytes, {"torch": whole.sum}, 1)
+    yield Question("triad", 3 * a.nbytes, {"torch": lambda: torch.add(b, c, alpha=2.0, out=a)}, 1)
+
+
+def multiply_torch(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
+    """By oneDNN, through torch."""
+    for weight in weights:
+        torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+
+def multiply(kernels: CpuKernels, x: torch.Tensor, weights: Sequence[PackedWeight]) -> None:
+    """By ours."""
+    for weight in weights:
+        kernels.linear(x, weight)
+
+
+def attend(backend: AttentionBackend, layers: int, q: torch.Tensor, kv: torch.Tensor) -> None:
+    """All layers."""
+    for layer in range(layers):
+        backend.attend(layer, q, kv)
+
+
+def linear() -> Iterator[Question]:
+    """Packed bfloat16 products, against oneDNN's packed weights."""
+    for outputs, inputs in LINEAR:
+        copies = -(-WORKING_SET // (outputs * inputs * 2))
+        weights = [torch.randn(outputs, inputs).bfloat16() for _ in range(copies)]
+        theirs = [torch.ops.mkldnn._reorder_linear_weight(weight) for weight in weights]
+        ours = [pack_weight(weight) for weight in weights]
+        for rows in ROWS:
+            x = torch.randn(rows, inputs).bfloat16()
+            contenders: dict[str, Callable[[], object]] = {"onednn": partial(multiply_torch, x, theirs)}
+            for level in levels()[2:]:
+                contenders[level] = partial(multiply, CpuKernels(level), x, ours)
+            yield Question(f"linear {outputs}x{inputs}, {rows} rows", outputs * inputs * 2, contenders, copies)
+
+
+def gate_torch(gate_up: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up` by torch."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def rotate_torch(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding by torch."""
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, -1), sine)
+
+
+def small() -> Iterator[Question]:
+    """Norm, gated activation and rotary embedding of SmolLM2-135M's sizes, bfloat16."""
+    kernels = CpuKernels(levels()[-1])
+    for rows in (1, 8, 512):
+        x, scale = torch.randn(rows, 576).bfloat16(), torch.randn(576).bfloat16()
+        gate_up, heads = torch.randn(rows, 3072).bfloat16(), torch.randn(rows, 12, 64).bfloat16()
+        tables = torch.randn(rows, 1, 64).bfloat16(), torch.randn(rows, 1, 64).bfloat16()
+        pairs: tuple[tuple[str, torch.Tensor, Callable[[], object], Callable[[], object]], ...] = (
+            ("norm 576", x, partial(F.rms_norm, x, (576,), scale, 1e-5), partial(kernels.rms_norm, x, scale, 1e-5)),
+            ("silu_and_mul 1536", gate_up, partial(gate_torch, gate_up), partial(kernels.silu_and_mul, gate_up)),
+            ("rotate 12 x 64", heads, partial(rotate_torch, heads, *tables), partial(kernels.rotate, heads, *tables)),
+        )
+        for name, data, theirs, ours in pairs:
+            yield Question(f"{name}, {rows} rows", data.nbytes, {"torch": theirs, "native": ours}, 1)
+
+
+def attention() -> Iterator[Question]:
+    """A decode step's attention over bfloat16 pages of 16 tokens, context 512, page order shuffled."""
+    context, page_size = 512, 16
+    for heads, kv_heads, dim in HEADS:
+        for rows in (1, 8):
+            token_bytes = kv_heads * 2 * dim * 2
+            layers = max(1, WORKING_SET // (rows * context * token_bytes))
+            layout = KVLayout(
+                kind="gqa", layers=layers, page_size=page_size, kv_heads=kv_heads, head_dim=dim, dtype="bfloat16",
+                model="m",
+            )  # fmt: skip
+            shard = ShardLayout(kv=layout, tp_size=1, num_pages=rows * context // page_size)
+            pool = GQAPool(shard, 0, PrivateMemory(shard.region_bytes(0), lambda nbytes: None))
+            for layer in range(layers):
+                pool.layer(layer).normal_()
+            table = torch.randperm(shard.num_pages).to(torch.int32).view(rows, -1)
+            batch = AttentionBatch(
+                (AttentionRow(context - 1, 1),) * rows, table, torch.full((rows,), context - 1, dtype=torch.int64)
+            )
+            theirs = TorchNativeAttention(pool, heads=heads, scale=dim**-0.5)
+            ours = CpuAttention(pool, CpuKernels(levels()[-1]), theirs, heads=heads, scale=dim**-0.5)
+            q, kv = torch.randn(rows, heads, dim).bfloat16(), torch.randn(rows, 2, kv_heads, dim).bfloat16()
+            theirs.prepare(batch)
+            ours.prepare(batch)
+
+            contenders: dict[str, Callable[[], object]] = {
+                "torch": partial(attend, theirs, layers, q, kv),
+                "native": partial(attend, ours, layers, q, kv),
+            }
+            yield Question(
+                f"decode {heads}/{kv_heads} x {dim}, {rows} rows", rows * context * token_bytes, contenders, layers
+            )
+
+
+def answer(question: Question, rounds: int) -> str:
+    """One line."""
+    times: dict[str, list[float]] = {name: [] for name in question.contenders}
+    repeats = max(1, 20 // question.calls)
+    for _ in range(rounds):
+        for name, run in question.contenders.items():
+            start = time.thread_time()
+            for _ in range(repeats):
+                run()
+            times[name].append((time.thread_time() - start) / repeats / question.calls)
+    (first, measure), *others = times.items()
+    parts = [f"{question.name:32} {first} {min(measure) * 1e6:8.1f} us"]
+    parts.append(f"{question.nbytes / min(measure) / 1e9:5.1f} GB/s")
+    for name, found in others:
+        ratio = statistics.median(a / b for a, b in zip(measure, found, strict=True))
+        parts.append(
+            f"| {name} {min(found) * 1e6:8.1f} us {question.nbytes / min(found) / 1e9:5.1f} GB/s, x{ratio:.2f}"
+        )
+    return " ".join(parts)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a line a question."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--only", choices=["linear", "small", "attention"])
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    sections = {"linear": linear, "small": small, "attention": attention}
+    for question in memory():
+        print(answer(question, args.rounds))
+    for name, section in sections.items():
+        if args.only in (None, name):
+            for question in section():
+                print(answer(question, args.rounds), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
