@@ -37,6 +37,13 @@ class Ends:
             keys=server_keys(keys),
         )
         self.stack.callback(self.listen.close)
+        self.kept: list[tuple[str, ToPrefill]] = []
+        """Heard while until() turned the listener."""
+
+    def take(self) -> list[tuple[str, ToPrefill]]:
+        """What the listener has heard since the last call."""
+        kept, self.kept = self.kept + self.listen.poll(), []
+        return kept
 
     def dial(self, keys: Path | None) -> DialLink[ToDecode, ToPrefill]:
         link: DialLink[ToDecode, ToPrefill] = DialLink(
@@ -54,7 +61,7 @@ class Ends:
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, "not true in time"
-            self.heard = self.listen.poll()
+            self.kept += self.listen.poll()
             time.sleep(0.01)
 
 
@@ -69,7 +76,7 @@ def test_the_right_key_is_served(ends: Ends, keys: Path) -> None:
     dial = ends.dial(keys)
     got: list[object] = []
     ends.until(lambda: dial.send("p", Heartbeat(incarnation=7, sequence=1)))
-    ends.until(lambda: got.extend(ends.listen.poll()) or got)
+    ends.until(lambda: got.extend(ends.take()) or got)
     assert got == [("d:1", Heartbeat(incarnation=7, sequence=1))]
     assert ends.listen.send("d:1", Heartbeat(incarnation=8, sequence=2))
     ends.until(lambda: got.extend(dial.poll()) or len(got) == 2)
@@ -87,13 +94,13 @@ def test_a_wrong_or_absent_key_is_counted_and_never_served(ends: Ends, keys: Pat
 
     def refused() -> bool:
         stranger.send("p", Heartbeat(incarnation=1, sequence=1))
-        heard.extend(ends.listen.poll())
+        heard.extend(ends.take())
         return ends.listen.counters()["control_handshakes_refused_total"] > 0
 
     ends.until(refused)
     friend = ends.dial(keys)
     ends.until(lambda: friend.send("p", Heartbeat(incarnation=2, sequence=1)))
-    ends.until(lambda: heard.extend(ends.listen.poll()) or heard)
+    ends.until(lambda: heard.extend(ends.take()) or heard)
     assert heard == [("d:1", Heartbeat(incarnation=2, sequence=1))], "a stranger was heard"
 
 
@@ -103,7 +110,7 @@ def test_noise_on_the_port_is_no_harm(ends: Ends, keys: Path) -> None:
         raw.settimeout(0.2)
         with pytest.raises(ConnectionResetError):
             while raw.recv(4096):
-                ends.listen.poll()
+                ends.take()
     friend = ends.dial(keys)
     ends.until(lambda: friend.send("p", Heartbeat(incarnation=2, sequence=1)))
 
