@@ -14,6 +14,7 @@ from sglang.bench.dataset import DatasetOptions, load_dataset
 from sglang.bench.tokenizer import BenchTokenizer, load_tokenizer
 from sglang.bench.words import WordPool
 from sglang.srt.errors import ConfigError
+from support.engines import need_model
 
 WORDS = [a + b + c for a in ("ka", "to", "mi", "re", "su") for b in ("no", "la", "vi", "po") for c in ("", "n", "s")]
 
@@ -79,10 +80,7 @@ def test_random_ids_are_ordinary_ids_of_the_exact_number() -> None:
 
 
 def test_the_real_models_prompts_are_exact() -> None:
-    folder = Path(__file__).parents[2] / "models" / "SmolLM2-135M-Instruct"
-    if not (folder / "tokenizer.json").is_file():
-        pytest.skip("make model has not run")
-    real = load_tokenizer(str(folder))
+    real = load_tokenizer(str(need_model()))
     options = DatasetOptions(name="random", num_prompts=20, random_input_len=1024)
     for prompt in load_dataset(options, real):
         assert real.count(prompt.text) == prompt.prompt_len

@@ -125,8 +125,8 @@ long Fabric::add_peer(const std::string& endpoint, uint64_t& peer) {
   return got == 1 ? 0 : got < 0 ? got : -FI_EINVAL;
 }
 
-// A peer over shared memory that still writes to us crashes us once its address is removed (libfabric 2.5.1: the progress
-// of its next command looks it up). So such addresses stay, and are used again, until their process is gone.
+// Addresses of peers over shared memory stay, and are used again, until their process is gone: such a peer may still write
+// to us, and libfabric 2.5.1 looks its address up then. A precaution: the known shm crash (docs/pyfabric.md) remains.
 void Fabric::remove_peer(uint64_t peer) {
   if (!shared_memory()) {
     fi_av_remove(av_.get(), &peer, 1, 0);

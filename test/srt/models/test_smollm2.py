@@ -1,7 +1,6 @@
 """The real model against transformers in float32: 22 prompts of 1 to 1,500 tokens, tokens and log probabilities."""
 
 import random
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -9,9 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.driver import Driver, Request
+from support.engines import MODEL, need_model
 from support.tiny_models import greedy
 
-FOLDER = Path(__file__).parents[3] / "models" / "SmolLM2-135M-Instruct"
+FOLDER = MODEL
 LENGTHS = (1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 100, 127, 128, 129, 200, 255, 257, 333, 512, 700, 1023, 1500)
 FEW = (1, 16, 65, 257, 700)
 """What runs by default; all LENGTHS run in the slow matrix."""
@@ -20,7 +20,10 @@ WORDS = """the a river mountain of in and quickly said that light was not house 
 engine water question answer under between long year government first made could write history Paris 42""".split()  # noqa: SIM905
 
 
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="python -m sglang.tools.smollm2 has not made the model")
+@pytest.fixture(scope="module", autouse=True)
+def the_model() -> None:
+    """Fails where the folder is missing: a skip would hide that nothing was compared."""
+    need_model()
 
 
 class Expected(NamedTuple):
