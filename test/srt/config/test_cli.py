@@ -33,6 +33,7 @@ def test_help_teaches_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "disaggregation:" in text and "--chunked-prefill-size" in text and "--speculative" not in text
+    assert "--disagg-send" not in text, "a flag of an experiment"
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:

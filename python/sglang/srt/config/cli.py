@@ -125,7 +125,7 @@ def _keys(flag: Flag) -> list[str]:
 def _add(group: argparse._ArgumentGroup, flag: Flag) -> None:
     field = _FIELDS[flag.field]
     names = (flag.name, *flag.aliases)
-    text = flag.help.replace("%", "%%") + _default_note(field.default)
+    text = argparse.SUPPRESS if flag.hidden else flag.help.replace("%", "%%") + _default_note(field.default)
     if field.type is bool:
         group.add_argument(*names, dest=flag.field, action=argparse.BooleanOptionalAction, help=text)
         return

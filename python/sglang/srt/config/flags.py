@@ -10,6 +10,8 @@ class Flag:
     field: str
     help: str
     aliases: tuple[str, ...] = ()
+    hidden: bool = False
+    """Left out of --help: for experiments."""
 
     @property
     def name(self) -> str:
@@ -102,6 +104,7 @@ _DISAGG = (
     Flag("disagg_ask_timeout_s", "Seconds that a prefill engine has to acknowledge an ask."),
     Flag("disagg_keys", "Folder of CURVE keys for the control plane; needed when --disagg-host is not loopback."),
     Flag("disagg_insecure", "Accept a control plane without keys off loopback."),
+    Flag("disagg_send", "When a layer's KV leaves: see benchmark/layerwise.py.", hidden=True),
     Flag(
         "otlp_endpoint",
         "URL of an OpenTelemetry collector (OTLP over HTTP): each request becomes spans, on both of its engines.",

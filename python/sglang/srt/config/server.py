@@ -101,6 +101,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disagg_keys: str = ""
     """Folder of CURVE keys for the control plane; required off loopback."""
     disagg_insecure: bool = False
+    disagg_send: Literal["layerwise", "after-forward"] = "layerwise"
+    """after-forward keeps every layer's KV until its forward has ended; only to measure what layer by layer gains."""
     otlp_endpoint: str = ""
     """URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span for each part of each request."""
     trace_file: str = ""

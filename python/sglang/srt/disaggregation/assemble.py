@@ -51,7 +51,11 @@ def role_settings(config: ServerConfig) -> RoleSettings:
 def open_messenger(config: ServerConfig, settings: RoleSettings) -> FabricMessenger:
     """Phase one of the fabric; its counter goes into the worker's layer hook."""
     return FabricMessenger(
-        provider=config.disagg_provider, node=config.disagg_host, weight_bits=WEIGHT_BITS, slots=settings.slots
+        provider=config.disagg_provider,
+        node=config.disagg_host,
+        weight_bits=WEIGHT_BITS,
+        slots=settings.slots,
+        layerwise=config.disagg_send == "layerwise",
     )
 
 

@@ -49,10 +49,10 @@ class _Target:
 class FabricMessenger:
     """A `KVMessenger` whose bytes travel through one pyfabric engine."""
 
-    def __init__(self, *, provider: str, node: str, weight_bits: int, slots: int) -> None:
+    def __init__(self, *, provider: str, node: str, weight_bits: int, slots: int, layerwise: bool = True) -> None:
         """Phase one: opens the fabric, so that the layer hook has its counter before the pools exist.
 
-        Raises ConfigError where the provider cannot be had.
+        Without `layerwise` every layer waits for the last one of its forward. Raises ConfigError where the provider cannot be had.
         """
         try:
             self._engine = pyfabric.Engine(provider=provider, weight_bits=weight_bits, slots=slots, node=node)
@@ -60,6 +60,7 @@ class FabricMessenger:
             raise ConfigError(f"--disagg-provider {provider}: {error}") from error
         self.counter = self._engine.counter()
         """The word that the layer hook bumps."""
+        self._layerwise = layerwise
         self._targets: dict[str, _Target] = {}
         self._names: dict[int, str] = {}
         self._granted: set[str] = set()
@@ -153,8 +154,7 @@ class FabricMessenger:
         target = self._targets.get(writes.peer)
         if target is None:
             raise EngineError(f"{writes.peer} is not connected")
-        ready = np.zeros_like(self._layers)
-        thresholds = ready if writes.base is None else self._layers + np.uint64(writes.base + 1)
+        thresholds = self._thresholds(writes.base)
         lanes = tuple(self._lane(target, copies) for copies in writes.copies)
         handle = self._engine.arm(
             pyfabric.Program(counter=self.counter, thresholds=thresholds, slot=writes.slot, lanes=lanes)
@@ -163,6 +163,12 @@ class FabricMessenger:
         for copies in writes.copies:
             load[copies.source_rank] += copies.nbytes * len(copies.source_pages) * len(thresholds)
         return handle
+
+    def _thresholds(self, base: int | None) -> NDArray[np.uint64]:
+        if base is None:
+            return np.zeros_like(self._layers)
+        layers = self._layers if self._layerwise else np.full_like(self._layers, self._layers[-1])
+        return layers + np.uint64(base + 1)
 
     def _lane(self, target: _Target, copies: PageCopies) -> pyfabric.Lane:
         rank = copies.destination_rank
