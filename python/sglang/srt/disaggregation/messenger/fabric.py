@@ -52,7 +52,8 @@ class FabricMessenger:
     def __init__(self, *, provider: str, node: str, weight_bits: int, slots: int, layerwise: bool = True) -> None:
         """Phase one: opens the fabric, so that the layer hook has its counter before the pools exist.
 
-        Without `layerwise` every layer waits for the last one of its forward. Raises ConfigError where the provider cannot be had.
+        Without `layerwise` every layer waits for the last one of its forward. Raises ConfigError where the provider
+        cannot be had.
         """
         try:
             self._engine = pyfabric.Engine(provider=provider, weight_bits=weight_bits, slots=slots, node=node)
