@@ -12,6 +12,7 @@ from support.engines import Engine, cluster
 
 NAME = "smol"
 FLAGS = ("--max-total-tokens", "16384", "--max-running-requests", "16", "--dtype", "float32", "--enable-cache-report")
+FLAGS += ("--tool-call-parser", "hermes")
 
 
 @pytest.fixture(scope="session")

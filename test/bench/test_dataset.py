@@ -52,7 +52,7 @@ def tokenizer(kind: str) -> BenchTokenizer:
     ratio=st.floats(0.0, 1.0),
 )
 def test_random_prompts_have_the_requested_token_length(kind: str, seed: int, length: int, ratio: float) -> None:
-    """Case A20: the tokenizer counts what was asked for, special tokens included."""
+    """Reported case A20: the tokenizer counts what was asked for, special tokens included."""
     options = DatasetOptions(
         name="random", num_prompts=3, seed=seed, random_input_len=length, random_range_ratio=ratio, random_output_len=9
     )

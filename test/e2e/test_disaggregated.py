@@ -118,7 +118,7 @@ def test_500_random_disconnects_on_a_tiny_pool_leave_nothing_behind() -> None:
 
 
 def test_n_choices_transfer_their_prompt_once() -> None:
-    """Reported case A21."""
+    """Reported cases A21; A25, a prompt that is too long; A23, one token."""
     with cluster(*FLAGS) as (prefill, decode):
         body = {"model": "m", "prompt": mixed_prompts(10, 3)[9], "n": 4, "max_tokens": 5, "temperature": 1, "seed": 1}
         body["model"] = httpx.get(decode[0].url + "/v1/models").json()["data"][0]["id"]
@@ -129,5 +129,5 @@ def test_n_choices_transfer_their_prompt_once() -> None:
         refused = httpx.post(decode[0].url + "/v1/completions", json=long, timeout=60)
         assert refused.status_code == 400 and refused.json()["error"]["message"]
         one = httpx.post(decode[0].url + "/v1/completions", json={**body, "n": 1, "max_tokens": 1}, timeout=60).json()
-        assert one["usage"]["completion_tokens"] == 1, "reported case A23"
-        assert prefill.metrics()["num_transfers_total"] <= 2, "reported case A25: nothing was sent for the long prompt"
+        assert one["usage"]["completion_tokens"] == 1
+        assert prefill.metrics()["num_transfers_total"] <= 2, "something was sent for the long prompt"

@@ -1,6 +1,8 @@
 """Cases that users of other engines reported, on a unified engine and on a disaggregated pair."""
 
+import json
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -21,8 +23,44 @@ def texts(answer: dict[str, object]) -> list[str]:
     return [choice["text"] for choice in answer["choices"]]
 
 
+def streamed(engine: Engine, **params: object) -> tuple[list[str], dict[str, object]]:
+    """The deltas of a streamed /generate, and its finish reason."""
+    body = {"text": WORDS, "sampling_params": {"max_new_tokens": 64, **params}, "stream": True}
+    shown, deltas, reason = "", [], {}
+    with httpx.stream("POST", engine.url + "/generate", json=body, timeout=120) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                assert event["text"].startswith(shown), "what was shown was taken back"
+                deltas.append(event["text"][len(shown) :])
+                shown, reason = event["text"], event["meta_info"]["finish_reason"] or reason
+    return deltas, reason
+
+
+def test_no_half_character_is_shown(engine: Engine) -> None:
+    """Reported case A1: characters of two, three and four bytes, in tokens of one byte each."""
+    said = "A 世ab é🚀€."
+    deltas, _ = streamed(engine, regex=re.escape(said))
+    assert "".join(deltas) == said and not any("\ufffd" in delta for delta in deltas)
+
+
+def test_a_stop_string_is_never_shown_and_what_is_none_is(engine: Engine) -> None:
+    """Reported case A2."""
+    deltas, reason = streamed(engine, regex="ABCDEFGHIJKLM", stop="DEFGHIJ")
+    assert "".join(deltas) == "ABC" and reason == {"type": "stop", "matched": "DEFGHIJ"}
+    deltas, reason = streamed(engine, regex="ABCDEFGHxyz", stop="DEFGHIJ")
+    assert "".join(deltas) == "ABCDEFGHxyz" and reason["type"] == "stop" and reason["matched"] != "DEFGHIJ"
+
+
+def test_the_characters_before_a_stop_token_are_kept(engine: Engine) -> None:
+    """Reported case A3: the end token follows what could have become a stop string."""
+    deltas, reason = streamed(engine, regex="ABCDEF", stop="DEFGHIJ", stop_token_ids=[2], ignore_eos=True)
+    assert "".join(deltas) == "ABCDEF" and reason == {"type": "stop", "matched": 2}
+
+
 @pytest.mark.parametrize("bias", [{"49152": 5}, {"999999999": 1}, {"-1": 1}, {"1e3": 1}])
 def test_a9_a_bias_outside_the_vocabulary_is_a_400(engine: Engine, bias: dict[str, int]) -> None:
+    """Reported case A9."""
     body = {"model": "smol", "prompt": "x", "logit_bias": bias, "max_tokens": 2}
     assert httpx.post(engine.url + "/v1/completions", json=body, timeout=60).status_code == 400
     assert complete(engine, prompt="x", logit_bias={"49151": 100}, max_tokens=2, temperature=0)["choices"]
@@ -35,6 +73,7 @@ def test_a_bias_decides(engine: Engine) -> None:
 
 
 def test_a11_seeded_choices_are_distinct_and_repeatable_whatever_the_batch(engine: Engine) -> None:
+    """Reported case A11."""
     asked = {"prompt": WORDS, "n": 4, "seed": 42, "temperature": 1.0, "max_tokens": 8}
     alone = texts(complete(engine, **asked))
     assert len(set(alone)) == 4
@@ -45,6 +84,7 @@ def test_a11_seeded_choices_are_distinct_and_repeatable_whatever_the_batch(engin
 
 
 def test_a15_a_penalty_concerns_its_own_request_only(engine: Engine) -> None:
+    """Reported case A15."""
     asked = {"prompt": "one two one two one two", "temperature": 0, "max_tokens": 16}
     alone = texts(complete(engine, **asked))
     with ThreadPoolExecutor(6) as pool:
@@ -75,12 +115,14 @@ def test_a_stop_regex_ends_the_text(engine: Engine) -> None:
 def test_a24_lengths_about_pages_answer_as_a_unified_engine_does(
     unified: Engine, pair: tuple[Engine, Engine], length: int
 ) -> None:
+    """Reported case A24."""
     rng = random.Random(length)
     prompt = [rng.randrange(10, 40_000) for _ in range(length)]
     assert pair[1].generate(prompt, 6)["output_ids"] == unified.generate(prompt, 6)["output_ids"]
 
 
 def test_a28_cached_tokens_are_what_was_reused(engine: Engine) -> None:
+    """Reported case A28."""
     rng = random.Random(engine.port)
     prompt = [rng.randrange(10, 40_000) for _ in range(70)]
 

@@ -68,7 +68,7 @@ def check_person(text: str) -> None:
 
 
 def test_constrained_outputs_are_valid_in_a_mixed_batch_and_free_ones_unchanged(engine: Engine) -> None:
-    """Overlapped steps, rows with and without grammars, temperature 1, and one grammar that is wrong (A10)."""
+    """Overlapped steps, rows with and without grammars, temperature 1, and one grammar that is wrong: reported case A10."""
     before = generate(engine, 16, temperature=0)["text"]
     schema = json.dumps(PERSON)
 
@@ -106,6 +106,7 @@ def test_constrained_outputs_are_valid_in_a_mixed_batch_and_free_ones_unchanged(
 
 
 def test_a23_one_token_of_a_schema(engine: Engine) -> None:
+    """Reported case A23."""
     answer = generate(engine, 1, json_schema=json.dumps(PERSON))
     assert answer["meta_info"]["completion_tokens"] == 1 and str(answer["text"]).startswith("{")  # type: ignore[index]
 

@@ -59,3 +59,14 @@ def test_held_back_text_comes_with_the_end(tokenizer: Tokenizer, reason: str) ->
     chunks, client = outputs(tokenizer, [TokenOut(rid="r", token_ids=tuple(ids), finish_reason=reason)], " STOP")
     assert chunks[0].text == "one ST" and chunks[0].finish is not None and chunks[0].finish.reason == reason
     assert client.dropped == []
+
+
+def test_a_stop_string_inside_several_tokens_of_one_step(tokenizer: Tokenizer) -> None:
+    """Reported case A16, for a stop that is text: it is whole with the third of six tokens."""
+    ids = tokenizer.encode("alpha beta STOP gamma delta")
+    third = len(tokenizer.encode("alpha beta STOP"))
+    events = [TokenOut(rid="r", token_ids=tuple(ids), finish_reason="length")]
+    (chunk,), client = outputs(tokenizer, events, " STOP")
+    assert chunk.finish is not None and (chunk.finish.reason, chunk.finish.matched) == ("stop", " STOP")
+    assert chunk.text == "alpha beta" and chunk.token_ids == ids[:third]
+    assert client.dropped == []

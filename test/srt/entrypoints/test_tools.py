@@ -55,6 +55,7 @@ def prompt(live: LiveFront) -> str:
 def test_a5_two_calls_have_indices_0_and_1(
     client: openai.OpenAI, live: LiveFront, say: Say, stream: bool, tokens_a_step: int
 ) -> None:
+    """Reported case A5."""
     say("<think>\nWhich city?\n</think>\n\n" + CALLS, end=True)
     live.scheduler.tokens_a_step = tokens_a_step
     answer = client.chat.completions.create(model="smol", messages=USER, tools=TOOLS, max_tokens=200, stream=stream)

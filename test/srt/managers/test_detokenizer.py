@@ -26,7 +26,8 @@ class CountingDecode:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=self.skip))
 
 
-def test_a1_a_character_that_grows_over_tokens_is_never_shown_half() -> None:
+def test_a_character_that_grows_over_tokens_is_never_shown_half() -> None:
+    """Reported case A1."""
     partial = {0: "", 1: "A 世\ufffd", 2: "A 世a\ufffd", 3: "A 世ab"}
     decoder = IncrementalDecoder(lambda ids: partial[len(ids)])
     deltas = [decoder.push(token) for token in (7, 8, 9)]
@@ -99,6 +100,7 @@ def test_skipped_special_tokens_leave_no_trace_and_can_be_kept() -> None:
 
 
 def test_a2_a_stop_string_across_tokens() -> None:
+    """Reported case A2."""
     tokenizer = TOKENIZERS["byte_level"]
     detokenizer = Detokenizer(decode_with(tokenizer), (), TextRules(stop=("DEFGHIJ",)))
     text = ""
@@ -110,6 +112,7 @@ def test_a2_a_stop_string_across_tokens() -> None:
 
 
 def test_a3_the_characters_before_the_end_are_kept() -> None:
+    """Reported case A3, with a stop string that did not come: what was held back for it is released."""
     tokenizer = TOKENIZERS["byte_level"]
     detokenizer = Detokenizer(decode_with(tokenizer), (), TextRules(stop=("DEFGHIJ",)))
     text = "".join(map(detokenizer.push, tokenizer.encode("ABCDEF").ids))

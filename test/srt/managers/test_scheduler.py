@@ -2,10 +2,13 @@
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang.srt.core.sampling import SamplingParams
+from sglang.srt.core.step import StepResult
 from sglang.srt.messages.frontend import Abort
 from support.sim import VOCABULARY, Sim, expected_tokens
 
@@ -113,3 +116,38 @@ def test_a_full_queue_answers_503_with_a_hint() -> None:
     sim.run()
     refused = [answer.refused for answer in answers if answer.refused]
     assert refused and all(r.status == 503 and r.retry_after_s for r in refused)
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "cap", "kept", "reason"),
+    [(2, 5, 3, "stop"), (4, 5, 5, "stop"), (5, 5, 5, "length"), (None, 2, 2, "length")],
+)
+def test_several_tokens_of_one_step_end_at_the_first_stop(
+    monkeypatch: pytest.MonkeyPatch, stop_at: int | None, cap: int, kept: int, reason: str
+) -> None:
+    """Reported case A16: six tokens arrive at once, a stop is the third, the cap is 5."""
+    sim = Sim(6)
+    engine = sim.add("u", "null")
+    prompt = prompts(6, 1, 9)[0]
+    six = expected_tokens(prompt, 6)
+    assert len(set(six)) == 6
+    polled = engine.worker.poll
+
+    def poll() -> list[StepResult]:
+        return [
+            msgspec.structs.replace(
+                result,
+                sampled=tuple(msgspec.structs.replace(one, token=token) for one in result.sampled for token in six),
+            )
+            for result in polled()
+        ]
+
+    monkeypatch.setattr(engine.worker, "poll", poll)
+    stops = () if stop_at is None else (six[stop_at],)
+    sampling = SamplingParams(max_new_tokens=cap, stop_token_ids=stops)
+    answer = sim.ask("u", "r", prompt, cap)
+    engine.to[-1] = msgspec.structs.replace(engine.to[-1], sampling=sampling)
+    sim.run()
+    assert answer.tokens == six[:kept] and answer.finish == reason
+    assert engine.scheduler.tally.generated_tokens == kept
+    sim.check_empty()

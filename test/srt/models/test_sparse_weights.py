@@ -1,4 +1,4 @@
-"""Experts split or packed (reported case A18), and weights for multi-token prediction."""
+"""Experts split or packed, and weights for multi-token prediction."""
 
 import shutil
 from collections.abc import Callable
@@ -65,6 +65,7 @@ def load(folder: Path) -> MLADecoder:
 
 
 def test_packed_experts_load_like_split_ones(folder: Path) -> None:
+    """Reported case A18: loaded, or a hard error (the next test); never skipped."""
     prompt = prompt_of(160, 40)
     before = every_logit(folder, prompt, chunk=40)
     edit(folder, lambda tensors: pack(tensors, 1))

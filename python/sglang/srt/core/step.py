@@ -89,8 +89,17 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
     step_id: int
     sampled: tuple[SampledToken, ...]
+    """In the order of the plan's sampling rows; what one row gives stands together, oldest first."""
     started_ns: int
     forward_ended_ns: int
     ended_ns: int
     scored: tuple[tuple[TokenScore, ...], ...] = ()
     """One tuple for each row of the plan that has scores, in the plan's order."""
+
+
+def tokens_end(sampled: tuple[SampledToken, ...], first: int) -> int:
+    """Where the tokens of the row that `sampled[first]` belongs to end."""
+    slot, end = sampled[first].slot, first + 1
+    while end < len(sampled) and sampled[end].slot == slot:
+        end += 1
+    return end

@@ -11,7 +11,7 @@ from sglang.srt.core.clock import Clock
 from sglang.srt.core.grammar import Grammars, GrammarSpec, GrammarState, NoGrammars
 from sglang.srt.core.ports import Waiter, Worker
 from sglang.srt.core.states import RequestEvent, RequestState
-from sglang.srt.core.step import SampledToken, StepResult
+from sglang.srt.core.step import SampledToken, StepResult, tokens_end
 from sglang.srt.core.trace import Tracer
 from sglang.srt.errors import EngineError
 from sglang.srt.ipc.channel import Channel
@@ -217,7 +217,7 @@ class Scheduler:
         rows, started, ended = len(ticket.rows), result.started_ns, result.ended_ns
         self._tracer.slice("steps", f"step {result.step_id}", started, ended, rows=rows, prompt=ticket.prompt_tokens)
         self.tally.took(result)
-        sampled, scored = iter(result.sampled), iter(result.scored)
+        sampled, scored, taken = result.sampled, iter(result.scored), 0
         for request, row in ticket.rows:
             request.pending -= 1
             stop = row.start + row.length
@@ -227,20 +227,19 @@ class Scheduler:
                 request.scores += next(scored)
             if row.sample:
                 request.unsampled -= 1
-                token = next(sampled)
+                first, taken = taken, tokens_end(sampled, taken)
                 if request.finish_reason is None:
-                    self._sampled(request, token)
+                    self._sampled(request, sampled[first:taken])
             self._progressed(request, row.length)
 
-    def _sampled(self, request: Request, token: SampledToken) -> None:
-        if token.stuck:
+    def _sampled(self, request: Request, tokens: tuple[SampledToken, ...]) -> None:
+        if tokens[0].stuck:
             self.refuse(request, "the grammar allows no token here: no output can satisfy it", status=400)
             return
-        accept(request, token)
-        self._accepted(request)
+        self._accepted(request, accept(request, tokens))
 
-    def _accepted(self, request: Request) -> None:
-        self.tally.generated_tokens += 1
+    def _accepted(self, request: Request, count: int) -> None:
+        self.tally.generated_tokens += count
         if request.first_token_at is None:
             self._timeline.first_token(request, self.now())
         self._outbox.touch(request)
