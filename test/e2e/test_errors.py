@@ -118,9 +118,8 @@ def test_engines_that_do_not_fit_answer_503_with_the_difference() -> None:
 
 def test_a_decode_engine_without_its_prefill_engine_answers_503_in_time() -> None:
     control = free_port()
-    with Engine(
-        "--disagg-mode", "decode", "--disagg-prefill", f"127.0.0.1:{control}", "--max-total-tokens", "2048"
-    ) as decode:
+    peer = ("--disagg-prefill", f"127.0.0.1:{control}", "--disagg-wait-s", "2")
+    with Engine("--disagg-mode", "decode", *peer, "--max-total-tokens", "2048") as decode:
         decode.wait_ready()
         answer = httpx.post(decode.url + "/v1/completions", json=completion(prompt=[7] * 100), timeout=10)
         assert answer.status_code == 503 and f"127.0.0.1:{control} does not answer" in answer.json()["error"]["message"]

@@ -100,7 +100,7 @@ MUTATIONS = (
     Mutation(
         "a request without any usable peer is refused in time",
         "srt/disaggregation/roles/routing.py",
-        "now - trouble.stranded_since < self._settings.ask_timeout_s",
+        "now - trouble.stranded_since < self._settings.wait_s",
         "True",
         (SIM, "test/fault/test_roles.py"),
         "refused",

@@ -4,7 +4,7 @@ from collections import deque
 
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.messages.frontend import Shutdown
-from sglang.srt.messages.wire import AskQueued, AskRejected, Heartbeat, PrefillAsk
+from sglang.srt.messages.wire import AskQueued, AskRejected, Farewell, Heartbeat, Leaving, PrefillAsk
 from support.sim import Sim, expected_tokens
 
 PROMPT = list(range(1, 41))
@@ -68,18 +68,18 @@ def test_a_full_queue_is_waited_out_in_the_decode_engine_s_own_queue() -> None:
 
 
 def test_an_engine_that_leaves_rejects_and_finishes() -> None:
-    sim = cluster()
+    sim = cluster(wait_s=2.0)
     answer = sim.ask("d0", "0", PROMPT, 3)
     until(sim, lambda: any(isinstance(m, AskQueued) for m in sent(sim, "d0", "p0")))
+    role = sim.engines["p0"].scheduler.role
     sim.engines["p0"].to.append(Shutdown(drain=True))
     sim.engines["d0"].paused = True
-    until(sim, lambda: sim.engines["p0"].scheduler.role.info() and not sim.engines["p0"].to)
+    until(sim, lambda: not sim.engines["p0"].to)
     sim.engines["d0"].paused = False
     later = sim.ask("d0", "1", PROMPT[::-1], 3)
     sim.run()
     assert answer.tokens == expected_tokens(PROMPT, 3), "what was accepted is finished"
     assert later.refused is not None and "leaving" in later.refused.message
-    role = sim.engines["p0"].scheduler.role
     assert role.counters()["num_transfers_total"] == 1
 
 
@@ -92,6 +92,79 @@ def test_an_ask_that_crosses_the_leaving_message_is_rejected() -> None:
     sim.engines["p0"].to.append(Shutdown(drain=True))
     sim.engines["p0"].paused = False
     until(sim, lambda: any(isinstance(m, AskRejected) for m in sent(sim, "d0", "p0")))
+
+
+def in_transit(sim: Sim, to: str, sender: str, kind: type) -> list[object]:
+    """Messages of one kind, taken from the wire."""
+    box = sent(sim, to, sender)
+    taken = [message for message in box if isinstance(message, kind)]
+    kept = [message for message in box if not isinstance(message, kind)]
+    box.clear()
+    box.extend(kept)
+    return taken
+
+
+def test_an_engine_leaves_when_no_ask_can_be_on_its_way_to_it() -> None:
+    """Idle and told to leave, it is asked by one that has not heard of it: the ask is answered, and costs no try."""
+    sim = cluster(prefills=2)
+    sim.engines["p0"].to.append(Shutdown(drain=True))
+    until(sim, lambda: any(isinstance(m, Leaving) for m in sent(sim, "d0", "p0")))
+    news = in_transit(sim, "d0", "p0", Leaving)
+    asked_at = sim.clock.now()
+    answers = [sim.ask("d0", str(i), PROMPT[i:], 3) for i in range(4)]
+    until(sim, lambda: all(answer.tokens for answer in answers))
+    assert "p0" in sim.engines and sim.clock.now() - asked_at < 1, "nobody waited for an ask that nobody heard"
+    sent(sim, "d0", "p0").extend(news)
+    sim.run()
+    until(sim, lambda: "p0" not in sim.engines)
+    assert sim.engines["d0"].scheduler.role.counters()["num_transfer_failed_reqs_total"] == 0
+    sim.check_empty()
+
+
+def test_a_lost_farewell_is_asked_for_again() -> None:
+    sim = cluster(heartbeat_s=0.1)
+    sim.engines["p0"].to.append(Shutdown(drain=True))
+    until(sim, lambda: in_transit(sim, "p0", "d0", Farewell))
+    left_at = sim.clock.now()
+    until(sim, lambda: "p0" not in sim.engines)
+    assert sim.clock.now() - left_at < 0.25
+
+
+def test_an_engine_does_not_wait_for_ever_for_a_farewell() -> None:
+    sim = cluster(heartbeat_s=0.1)
+    sim.engines["p0"].to.append(Shutdown(drain=True))
+    told_at = sim.clock.now()
+    while "p0" in sim.engines:
+        sim.turn()
+        in_transit(sim, "p0", "d0", Farewell)
+    assert 0.29 < sim.clock.now() - told_at < 0.5
+
+
+def test_a_farewell_under_an_earlier_grant_lets_nobody_go() -> None:
+    sim = cluster(heartbeat_s=0.1)
+    sim.engines["p0"].to.append(Shutdown(drain=True))
+    until(sim, lambda: any(isinstance(m, Farewell) for m in sent(sim, "p0", "d0")))
+    (farewell,) = in_transit(sim, "p0", "d0", Farewell)
+    assert isinstance(farewell, Farewell)
+    sim.engines["d0"].paused = True
+    sent(sim, "p0", "d0").append(Farewell(incarnation=farewell.incarnation, greeting=farewell.greeting - 1))
+    sent(sim, "p0", "d0").append(Farewell(incarnation=farewell.incarnation + 1, greeting=farewell.greeting))
+    for _ in range(40):
+        sim.turn()
+    assert "p0" in sim.engines
+    sent(sim, "p0", "d0").append(farewell)
+    until(sim, lambda: "p0" not in sim.engines, 40)
+
+
+def test_engines_that_are_told_to_leave_together_do_not_wait_for_each_other() -> None:
+    """A decode engine's last word is a farewell."""
+    sim = cluster()
+    for name in ("d0", "p0"):
+        sim.engines[name].to.append(Shutdown(drain=True))
+    told_at = sim.clock.now()
+    while sim.engines:
+        sim.turn()
+    assert sim.clock.now() - told_at < 0.5
 
 
 def test_heartbeats_of_another_incarnation_do_not_keep_a_peer_alive() -> None:
@@ -107,7 +180,7 @@ def test_heartbeats_of_another_incarnation_do_not_keep_a_peer_alive() -> None:
 
 
 def test_a_request_whose_only_peer_died_after_a_first_try_is_refused_in_time() -> None:
-    sim = cluster()
+    sim = cluster(wait_s=2.0)
     answer = sim.ask("d0", "0", PROMPT, 3)
     until(sim, lambda: sim.engines["d0"].scheduler.role.gauges()["num_transfer_slots_used"])
     sim.kill("p0")

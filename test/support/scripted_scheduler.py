@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--fail", type=int)
     parser.add_argument("--step", type=float, default=0.0)
+    parser.add_argument("--linger", type=float, default=0.0, help="seconds that peers still need it after its requests")
     arguments = parser.parse_args()
     sys.stdin.readline()
     if arguments.fail is not None:
@@ -210,6 +211,12 @@ def main() -> None:
 
     threading.Thread(target=parent_died, daemon=True).start()
     scheduler.run()
+    end = time.monotonic() + arguments.linger
+    while arguments.linger and time.monotonic() < end:
+        if scheduler.stopped:
+            return
+        time.sleep(0.02)
+    print("scripted: finished", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ says what they must be.
 import hashlib
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -165,7 +166,11 @@ class NoWaiter:
 class MemoryLink:
     """One end of the control plane: named mailboxes that can be cut."""
 
-    def __init__(self, name: str, mail: dict[tuple[str, str], deque[object]], cut: set[str]) -> None:
+    def __init__(
+        self, name: str, mail: dict[tuple[str, str], deque[object]], cut: set[str], late: Callable[[], bool]
+    ) -> None:
+        """`late`: whether the next message is still on its way."""
+        self.late = late
         self.name = name
         self.mail = mail
         self.cut = cut
@@ -184,7 +189,7 @@ class MemoryLink:
             return []
         found = []
         for (to, sender), box in self.mail.items():
-            while to == self.name and box:
+            while to == self.name and box and not self.late():
                 found.append((sender, box.popleft()))
         return found
 
@@ -223,8 +228,16 @@ class Sim:
     """Engines, a network, a clock and clients, all driven by one seed."""
 
     def __init__(
-        self, seed: int, *, page_size: int = 4, faults: Faults | None = None, settings: RoleSettings | None = None
+        self,
+        seed: int,
+        *,
+        page_size: int = 4,
+        faults: Faults | None = None,
+        settings: RoleSettings | None = None,
+        mail_delay: float = 0.0,
     ) -> None:
+        """`mail_delay`: share of looks into a mailbox that find its next message still on its way."""
+        self.mail_delay = mail_delay
         self.random = random.Random(seed)
         self.clock = FakeClock()
         self.network = LoopbackNetwork(seed, faults)
@@ -275,7 +288,7 @@ class Sim:
             return UnifiedRole()
         incarnation = self.random.getrandbits(60)
         if mode == "decode":
-            link: MemoryLink = MemoryLink(name, self.mail, self.cut)
+            link: MemoryLink = MemoryLink(name, self.mail, self.cut, self._late)
             return DecodeRole(
                 messenger=messenger,
                 link=link,
@@ -287,7 +300,7 @@ class Sim:
             )
         return PrefillRole(
             messenger=messenger,
-            link=MemoryLink(name, self.mail, self.cut),
+            link=MemoryLink(name, self.mail, self.cut, self._late),
             layout=layout,
             incarnation=incarnation,
             context=CONTEXT,
@@ -295,6 +308,9 @@ class Sim:
             settings=self.settings,
             tracer=NullTracer(),
         )
+
+    def _late(self) -> bool:
+        return self.mail_delay > 0 and self.random.random() < self.mail_delay
 
     def ask(self, engine: str, rid: str, prompt: list[int], count: int, group: str = "") -> Answer:
         sampling = SamplingParams(max_new_tokens=count)
@@ -316,8 +332,24 @@ class Sim:
                 engine.worker.advance()
             engine.scheduler.turn()
             self._collect(engine)
+            if engine.scheduler.over:
+                self._exit(engine)
         self.network.pump(self.random.randint(0, 12))
         self.clock.advance(self.random.random() * 0.002)
+
+    def _exit(self, engine: Engine) -> None:
+        """As its process would: what is on the wire to it is lost from here on."""
+        engine.scheduler.close()
+        self.network.dead.add(engine.name)
+        del self.engines[engine.name]
+
+    def restart(self, name: str, **more: object) -> Engine:
+        """A new process under the name of one that has ended."""
+        self.cut.discard(name)
+        self.network.dead.discard(name)
+        for mailbox in [key for key in self.mail if name in key]:
+            del self.mail[mailbox]
+        return self.add(name, **more)  # type: ignore[arg-type]
 
     def _collect(self, engine: Engine) -> None:
         while engine.back:

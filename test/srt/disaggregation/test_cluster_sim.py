@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sglang.srt.disaggregation.messenger.loopback import Faults
 from sglang.srt.disaggregation.roles.settings import RoleSettings
-from sglang.srt.messages.frontend import Abort
+from sglang.srt.messages.frontend import Abort, Shutdown
 from support.sim import VOCABULARY, Sim, expected_tokens
 
 SEEDS = st.integers(0, 1 << 30)
@@ -190,14 +190,32 @@ def test_a_prefill_engine_restarted_under_its_name_is_used_again(seed: int, pati
     for _ in range(patience):
         sim.turn()
     sim.kill("p0")
-    sim.cut.discard("p0")
-    sim.network.dead.discard("p0")
-    for mailbox in [key for key in sim.mail if "p0" in key]:
-        del sim.mail[mailbox]
-    sim.add("p0", "prefill", pages=96)
+    sim.restart("p0", mode="prefill", pages=96)
     sim.run(60_000)
     check(sim, loads)
     assert sim.engines["p0"].scheduler.role.counters()["num_transfers_total"] > 0 or patience > 100
+    sim.check_empty()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=SEEDS, patience=st.integers(0, 200), prefills=st.integers(1, 2), delay=st.sampled_from((0.0, 0.5, 0.95)))
+def test_a_rolling_restart_of_prefill_engines_fails_no_transfer(
+    seed: int, patience: int, prefills: int, delay: float
+) -> None:
+    """However long messages are on their way: no ask meets an engine that has ended, no transfer is tried again."""
+    sim = cluster(seed, prefills=prefills, faults=Faults(delay=0.3), mail_delay=delay)
+    loads = load(sim, seed, 16)
+    for i in range(prefills):
+        for _ in range(patience):
+            sim.turn()
+        sim.engines[f"p{i}"].to.append(Shutdown(drain=True))
+        while f"p{i}" in sim.engines:
+            sim.turn()
+        sim.restart(f"p{i}", mode="prefill", pages=96)
+    sim.run(60_000)
+    check(sim, loads)
+    for name in ("d0", "d1"):
+        assert sim.engines[name].scheduler.role.counters()["num_transfer_failed_reqs_total"] == 0
     sim.check_empty()
 
 
@@ -232,7 +250,7 @@ def test_prefix_hits_on_both_sides_are_skipped_or_sent_early() -> None:
 
 
 def test_without_any_prefill_engine_a_request_is_refused_in_time() -> None:
-    sim = Sim(10)
+    sim = Sim(10, settings=RoleSettings(local_tokens=0, wait_s=2.0))
     sim.add("d0", "decode", peers=("p0",))
     sim.cut.add("p0")
     answer = sim.ask("d0", "0", [1] * 30, 3)

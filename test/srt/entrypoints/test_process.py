@@ -48,9 +48,9 @@ class Server:
 
 
 @contextmanager
-def server(*scheduler: str, wait: bool = True, port: int = 0) -> Iterator[Server]:
+def server(*scheduler: str, wait: bool = True, port: int = 0, flags: tuple[str, ...] = ()) -> Iterator[Server]:
     port = port or free_port()
-    command = [sys.executable, str(SERVER), *scheduler, "--", "--model-path", str(MODEL), "--port", str(port)]
+    command = [sys.executable, str(SERVER), *scheduler, "--", "--model-path", str(MODEL), "--port", str(port), *flags]
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     running = Server(process, port)
     try:
@@ -117,6 +117,28 @@ def test_sigterm_finishes_what_runs_and_exits_0_without_an_orphan() -> None:
         assert running.process.returncode == 0, errors
         assert "Traceback" not in errors
         assert gone(child)
+
+
+def test_a_scheduler_that_peers_still_need_is_waited_for() -> None:
+    """A prefill engine's transfers are no requests of its own front."""
+    with server("--linger", "1.5") as running:
+        running.process.send_signal(signal.SIGTERM)
+        _, errors = running.process.communicate(timeout=15)
+        assert running.process.returncode == 0, errors
+        assert "scripted: finished" in errors
+
+
+def test_a_replica_that_has_finished_leaves_the_others_to_theirs() -> None:
+    with server("--step", "0.05", flags=("--dp-size", "2")) as running:
+        body = {"prompt": "go on", "max_tokens": 20, "stream": True}
+        with running.http.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            running.process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]" and '"finish_reason":"length"' in rest[-2]
+        running.process.communicate(timeout=15)
+        assert running.process.returncode == 0
 
 
 def test_a_second_signal_ends_at_once() -> None:

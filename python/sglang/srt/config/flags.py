@@ -102,6 +102,7 @@ _DISAGG = (
     Flag("disagg_heartbeat_s", "Seconds between heartbeats of engines."),
     Flag("disagg_heartbeat_misses", "Heartbeats that may be missed before a peer counts as lost."),
     Flag("disagg_ask_timeout_s", "Seconds that a prefill engine has to acknowledge an ask."),
+    Flag("disagg_wait_s", "Seconds that a request waits for a prefill engine while none is usable; then 503."),
     Flag("disagg_keys", "Folder of CURVE keys for the control plane; needed when --disagg-host is not loopback."),
     Flag("disagg_insecure", "Accept a control plane without keys off loopback."),
     Flag("disagg_send", "When a layer's KV leaves: see benchmark/layerwise.py.", hidden=True),

@@ -67,6 +67,7 @@ _CHECKS: tuple[_Check, ...] = (
     (lambda c: c.disagg_heartbeat_s > 0, "--disagg-heartbeat-s: must be positive"),
     (lambda c: c.disagg_heartbeat_misses >= 1, "--disagg-heartbeat-misses: must be at least 1"),
     (lambda c: c.disagg_ask_timeout_s > 0, "--disagg-ask-timeout-s: must be positive"),
+    (lambda c: c.disagg_wait_s >= 0, "--disagg-wait-s: must not be negative"),
     (
         lambda c: c.disagg_mode == "null" or bool(c.disagg_keys) or c.disagg_insecure or is_loopback(c.disagg_host),
         "--disagg-host: off loopback the control plane needs --disagg-keys FOLDER (or --disagg-insecure)",

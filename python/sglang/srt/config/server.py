@@ -98,6 +98,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disagg_heartbeat_s: float = 1.0
     disagg_heartbeat_misses: int = 3
     disagg_ask_timeout_s: float = 2.0
+    disagg_wait_s: float = 30.0
+    """How long a request waits in a decode engine's queue while no prefill engine is usable, as when the only one is
+    started anew. A prefill engine of a small model is back after 6 s; one with more weights needs a larger number.
+    """
     disagg_keys: str = ""
     """Folder of CURVE keys for the control plane; required off loopback."""
     disagg_insecure: bool = False

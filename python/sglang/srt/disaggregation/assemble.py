@@ -41,6 +41,7 @@ def role_settings(config: ServerConfig) -> RoleSettings:
         heartbeat_s=config.disagg_heartbeat_s,
         heartbeat_misses=config.disagg_heartbeat_misses,
         ask_timeout_s=config.disagg_ask_timeout_s,
+        wait_s=config.disagg_wait_s,
         local_tokens=config.disagg_local_prefill_tokens,
         fallback_local=config.disagg_fallback == "local",
         max_asks=config.disagg_max_asks,

@@ -91,6 +91,10 @@ class HttpProcess:
         self._children = children
         self._code = 0
         self._signals = 0
+        self._alive = len(children)
+        self._draining = False
+        self._free_to_go = asyncio.Event()
+        """Every scheduler has ended, or a second signal forbids to wait for them."""
 
     async def run(self, listener: socket.socket, addresses: Sequence[str]) -> int:
         """Serves on `listener` until a signal or the scheduler's death; returns the exit code."""
@@ -117,6 +121,9 @@ class HttpProcess:
         starting = asyncio.create_task(self._start(f"http://{host}:{port}"))
         try:
             await self._server.serve([listener])
+            if self._draining:
+                # A prefill engine has no requests here, and yet transfers to finish and peers to part from.
+                await self._free_to_go.wait()
         finally:
             starting.cancel()
             self._client.close()
@@ -151,8 +158,12 @@ class HttpProcess:
         )
 
     def _child_ended(self, code: int) -> None:
+        self._alive -= 1
+        if not self._alive:
+            self._free_to_go.set()
         if self._signals:
-            self._client.died("the server is stopping")
+            if code or not self._alive:  # a replica that has finished leaves the others to theirs
+                self._client.died("the server is stopping")
             return
         started = self._front.ready is not None
         self._client.died("the engine died" if started else "the engine failed to start")
@@ -174,11 +185,13 @@ class HttpProcess:
             if self._front.ready is None:
                 self._client.died("the server is stopping")
             else:
+                self._draining = True
                 self._client.shutdown(drain=True)
         else:
             self._code = 1
             self._client.died("the server was stopped")
             self._server.force_exit = True
+            self._free_to_go.set()
 
 
 class _Server(uvicorn.Server):

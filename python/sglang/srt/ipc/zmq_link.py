@@ -3,7 +3,6 @@ each).
 """
 
 import re
-import time
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
@@ -43,10 +42,8 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
     return socket
 
 
-LAST_WORDS_S = 0.2
-"""How long an orderly close waits after the last message: a dialler that sees the connection end before it has read
-drops what it has not read (ZMQ_IMMEDIATE, seen with libzmq 4.3.5), and would miss that this engine is leaving.
-"""
+LAST_WORDS_MS = 200
+"""How long a dialler's close waits for the listener to take its farewell."""
 
 
 def control_codec(union: object) -> Codec[In]:
@@ -70,7 +67,6 @@ class ListenLink(Generic[In, Out]):
             self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"control")
         self._handshakes = HandshakeCount([self.socket])
-        self._spoken_at = float("-inf")
         # A restarted engine dials under its old name while the dead connection still exists.
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         # Without this, a message for a peer that is gone would be dropped in silence.
@@ -95,7 +91,6 @@ class ListenLink(Generic[In, Out]):
             self.socket.send_multipart([peer.encode(), self._outgoing.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
-        self._spoken_at = time.monotonic()
         return True
 
     def poll(self) -> list[tuple[str, In]]:
@@ -130,7 +125,6 @@ class ListenLink(Generic[In, Out]):
     def close(self) -> None:
         if not self.socket.closed:
             self._handshakes.close()
-            time.sleep(max(0.0, self._spoken_at + LAST_WORDS_S - time.monotonic()))
             self.socket.close()
             if self._guard is not None:
                 self._guard.close()
@@ -211,5 +205,5 @@ class DialLink(Generic[In, Out]):
         if not self._context.closed:
             self._handshakes.close()
             for socket in self._sockets.values():
-                socket.close()
+                socket.close(LAST_WORDS_MS)
             self._context.term()

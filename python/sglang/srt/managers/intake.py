@@ -41,7 +41,7 @@ class Intake:
     @property
     def over(self) -> bool:
         """Whether a Shutdown has been obeyed."""
-        return self._leaving and self._scheduler.idle
+        return self._leaving and self._scheduler.idle and self._scheduler.role.departed()
 
     def hear(self, message: ToScheduler) -> None:
         """Obey one message."""

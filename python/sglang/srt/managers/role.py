@@ -70,6 +70,10 @@ class Role(Protocol):
         """The engine was told to finish what it has and end: take nothing new from peers."""
         ...
 
+    def departed(self) -> bool:
+        """After leave(), with every request over: whether peers have let go of this engine, or do not answer."""
+        ...
+
     def poll(self) -> None:
         """Look at peers and transfers, and at deadlines."""
         ...
@@ -150,6 +154,9 @@ class UnifiedRole:
 
     def leave(self) -> None:
         pass
+
+    def departed(self) -> bool:
+        return True
 
     def poll(self) -> None:
         pass

@@ -87,10 +87,15 @@ class Scheduler:
 
     def run(self) -> None:
         """Turn until a Shutdown has been obeyed. EngineError from the worker ends the loop."""
-        while not self._intake.over:
+        while not self.over:
             self.turn()
-            if not self._intake.over:
+            if not self.over:
                 self._waiter.wait(self._patience())
+
+    @property
+    def over(self) -> bool:
+        """Whether a Shutdown has been obeyed."""
+        return self._intake.over
 
     def turn(self) -> None:
         """One turn of the loop, without sleeping."""

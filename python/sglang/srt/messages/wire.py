@@ -11,7 +11,7 @@ import msgspec
 
 from sglang.srt.core.layout import ShardLayout
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 MAX_TOKENS = 1 << 20
 """Tokens an ask: 5 MB of ids at most, which fits a control frame with its pages."""
@@ -71,9 +71,19 @@ class HelloWanted(msgspec.Struct, frozen=True, kw_only=True, tag="hello_wanted")
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving"):
-    """P -> D: I finish what I have and take no more asks."""
+    """P -> D, again and again: I finish what I have and take no more asks. Say farewell and I can go."""
 
     incarnation: Natural
+
+
+class Farewell(msgspec.Struct, frozen=True, kw_only=True, tag="farewell"):
+    """D -> P: nothing that I asked of you is open, and I ask nothing more under this grant. The answer to Leaving, and
+    the last word of a D that ends itself.
+    """
+
+    incarnation: Natural
+    """P's."""
+    greeting: Natural
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):
@@ -164,7 +174,7 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True, tag="drained"):
     """As in PrefillFailed."""
 
 
-ToPrefill = Hello | Heartbeat | PrefillAsk | Cancel
+ToPrefill = Hello | Heartbeat | PrefillAsk | Cancel | Farewell
 ToDecode = (
     HelloReply | HelloWanted | Leaving | Heartbeat | AskQueued | AskAdmitted | AskRejected | PrefillFailed | Drained
 )

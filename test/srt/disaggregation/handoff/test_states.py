@@ -5,6 +5,16 @@ from enum import Enum
 import pytest
 
 from sglang.srt.core.states import REQUEST_TABLE, RequestEvent, RequestState, Table
+from sglang.srt.disaggregation.handoff.acquaintance import (
+    ACQUAINTED,
+    GUEST_ENDS,
+    GUEST_TABLE,
+    PEER_TABLE,
+    GuestEvent,
+    GuestState,
+    PeerEvent,
+    PeerState,
+)
 from sglang.srt.disaggregation.handoff.states import (
     DESTINATION_ENDS,
     DESTINATION_TABLE,
@@ -60,6 +70,30 @@ def test_every_source_pair_is_defined_or_impossible(state: SourceState, event: S
     else:
         after = SOURCE_TABLE.next(state, event)
         assert after is state if state in SOURCE_ENDS else True
+
+
+@pytest.mark.parametrize("state", PeerState)
+@pytest.mark.parametrize("event", PeerEvent)
+def test_every_peer_pair_is_defined_or_impossible(state: PeerState, event: PeerEvent) -> None:
+    """An answer to a hello changes nothing once the two are acquainted: nobody looks at it then."""
+    if state in ACQUAINTED and event in (PeerEvent.ACCEPTED, PeerEvent.REFUSED):
+        with pytest.raises(EngineError, match=f"{event.name} cannot happen in {state.name}"):
+            PEER_TABLE.next(state, event)
+    else:
+        assert PEER_TABLE.next(state, event) in PeerState
+
+
+def test_an_engine_that_leaves_is_asked_again_only_after_it_was_greeted_anew() -> None:
+    after = {PEER_TABLE.moves[PeerState.LEAVING, event] for event in (PeerEvent.LEAVING, PeerEvent.LOST)}
+    assert after == {PeerState.LEAVING, PeerState.GREETING}
+
+
+@pytest.mark.parametrize("state", GuestState)
+@pytest.mark.parametrize("event", GuestEvent)
+def test_every_guest_pair_is_defined_and_a_farewell_is_final(state: GuestState, event: GuestEvent) -> None:
+    after = GUEST_TABLE.next(state, event)
+    assert after is not GuestState.WELCOME
+    assert after is state if state in GUEST_ENDS else True
 
 
 def test_every_live_state_can_still_end() -> None:

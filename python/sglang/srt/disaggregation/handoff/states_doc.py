@@ -7,6 +7,15 @@ import sys
 from collections.abc import Collection, Iterable
 
 from sglang.srt.core.states import REQUEST_TABLE, E, RequestEvent, RequestState, S, Table
+from sglang.srt.disaggregation.handoff.acquaintance import (
+    GUEST_ENDS,
+    GUEST_TABLE,
+    PEER_TABLE,
+    GuestEvent,
+    GuestState,
+    PeerEvent,
+    PeerState,
+)
 from sglang.srt.disaggregation.handoff.states import (
     DESTINATION_ENDS,
     DESTINATION_TABLE,
@@ -34,7 +43,9 @@ def render() -> str:
         "A transfer on its decode engine", DESTINATION_TABLE, DestinationState, DestinationEvent, DESTINATION_ENDS
     )
     outbound = _section("A transfer on its prefill engine", SOURCE_TABLE, SourceState, SourceEvent, SOURCE_ENDS)
-    return "\n".join((HEAD, request, inbound, outbound))
+    peer = _section("A prefill engine, as its decode engine knows it", PEER_TABLE, PeerState, PeerEvent, ())
+    guest = _section("A decode engine, as its prefill engine knows it", GUEST_TABLE, GuestState, GuestEvent, GUEST_ENDS)
+    return "\n".join((HEAD, request, inbound, outbound, peer, guest))
 
 
 def _section(title: str, table: Table[S, E], states: Iterable[S], events: Iterable[E], ends: Collection[S]) -> str:

@@ -12,11 +12,12 @@ from sglang.srt.core.ports import KVMessenger, MessengerEvent, PeerUnreachable, 
 from sglang.srt.core.states import RequestState
 from sglang.srt.core.step import StepResult, StepRow
 from sglang.srt.core.trace import Tracer
+from sglang.srt.disaggregation.handoff.acquaintance import ACQUAINTED, PeerState
 from sglang.srt.disaggregation.handoff.ledger import Inbound, TransferSlots
 from sglang.srt.disaggregation.handoff.states import DestinationEvent, DestinationState
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.observations import Observations
-from sglang.srt.disaggregation.roles.peers import Peer, Peers, PeerState, first_number
+from sglang.srt.disaggregation.roles.peers import Peer, Peers, first_number
 from sglang.srt.disaggregation.roles.routing import Routing
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.disaggregation.shardmap.plan import expected_weight, plan_copies
@@ -170,9 +171,8 @@ class DecodeRole:
                 if peer.regions and greeting == peer.greeting:
                     self._lose(peer, f"it asks for a greeting (incarnation {incarnation})")
             case Leaving(incarnation=incarnation):
-                if incarnation == peer.incarnation and peer.state is PeerState.USABLE:
-                    LOG.info("prefill engine %s is leaving", peer.name)
-                    peer.state = PeerState.LEAVING
+                self._peers.leaving(peer, incarnation)
+                self._part(peer)
             case Heartbeat(incarnation=incarnation):
                 if incarnation == peer.incarnation:
                     peer.heard_at = now
@@ -257,6 +257,15 @@ class DecodeRole:
             self._blame(inbound)
             LOG.warning("transfer %d from %s: %s %s", inbound.number, inbound.peer, inbound.state.value, inbound.why)
             self._desk.returned(request, self._desk.now())
+        self._part(peer)
+
+    def _part(self, peer: Peer) -> None:
+        """Let a leaving peer go once nothing that was asked of it is open."""
+        if peer.state is PeerState.LEAVING and not self._open_with(peer):
+            self._peers.farewell(peer)
+
+    def _open_with(self, peer: Peer) -> list[Inbound]:
+        return [inbound for inbound in self._live.values() if inbound.peer == peer.name]
 
     def _blame(self, inbound: Inbound) -> None:
         """A hint to come back later is no failure of the request: it waits in this engine's queue."""
@@ -290,7 +299,7 @@ class DecodeRole:
     def _lose(self, peer: Peer, why: str) -> None:
         """Fence first, then end its transfers: their pages are reusable from here on."""
         self._peers.fence(peer, why)
-        for inbound in [i for i in self._live.values() if i.peer == peer.name]:
+        for inbound in self._open_with(peer):
             inbound.why = inbound.why or why
             self._failed += 1
             self._move(inbound, DestinationEvent.PEER_LOST)
@@ -308,6 +317,9 @@ class DecodeRole:
 
     def leave(self) -> None:
         """What this engine owns is finished first; its prefill engines are still needed for that."""
+
+    def departed(self) -> bool:
+        return True
 
     def admitted(self, request: Request) -> None:
         pass
@@ -352,5 +364,8 @@ class DecodeRole:
         return {"fabric_provider": self._messenger.provider, **peers}
 
     def close(self) -> None:
+        for peer in self._peers.all():
+            if peer.state in ACQUAINTED and not self._open_with(peer):
+                self._peers.farewell(peer)
         self._link.close()
         self._messenger.close()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import KVMessenger, RemoteRegion
+from sglang.srt.disaggregation.handoff.acquaintance import GUEST_TABLE, GuestEvent, GuestState
 from sglang.srt.disaggregation.handoff.replay import Greeting, Life, Lives
 from sglang.srt.disaggregation.handshake import refusal
 from sglang.srt.disaggregation.roles.link import PeerLink
@@ -12,6 +13,7 @@ from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.errors import EngineError
 from sglang.srt.messages.wire import (
     WIRE_VERSION,
+    Farewell,
     Heartbeat,
     Hello,
     HelloReply,
@@ -38,7 +40,12 @@ class Guest:
     layout: ShardLayout
     heard_at: float
     life: Life
+    state: GuestState = GuestState.WELCOME
     sequence: int = 0
+
+    def on(self, event: GuestEvent) -> None:
+        """Move along the table."""
+        self.state = GUEST_TABLE.next(self.state, event)
 
 
 class Guests:
@@ -62,6 +69,7 @@ class Guests:
         self._settings = settings
         self._next_beat = 0.0
         self._leaving = False
+        self._stays_until = 0.0
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -142,11 +150,28 @@ class Guests:
             return
         guest.heard_at = now
 
-    def leave(self) -> None:
+    def leave(self, now: float) -> None:
         """Tell everyone, now and later, that no more asks are taken."""
         self._leaving = True
+        self.stay(now)
         for name in self._guests:
             self._link.send(name, Leaving(incarnation=self._incarnation))
+
+    def stay(self, now: float) -> None:
+        """A transfer ended: its guest has this long to say farewell."""
+        self._stays_until = now + self._settings.lost_after_s
+
+    def parted(self, name: str, farewell: Farewell) -> bool:
+        """A farewell came in; whether it was meant for this life of both."""
+        guest = self._guests.get(name)
+        if guest is None or (farewell.incarnation, farewell.greeting) != (self._incarnation, guest.life.greeting):
+            return False
+        guest.on(GuestEvent.FAREWELL)
+        return True
+
+    def departed(self, now: float) -> bool:
+        """Whether nobody is left who may ask or wait, or who answers at all."""
+        return now >= self._stays_until or all(g.state is GuestState.PARTED for g in self._guests.values())
 
     def tick(self, now: float) -> list[Guest]:
         """Send heartbeats when due; returns guests that have been silent for too long."""
@@ -155,6 +180,8 @@ class Guests:
             for guest in self._guests.values():
                 guest.sequence += 1
                 self._link.send(guest.name, Heartbeat(incarnation=self._incarnation, sequence=guest.sequence))
+                if self._leaving and guest.state is GuestState.WELCOME:
+                    self._link.send(guest.name, Leaving(incarnation=self._incarnation))
         return [g for g in self._guests.values() if now - g.heard_at > self._settings.lost_after_s]
 
     def deadline(self) -> float:
@@ -163,5 +190,7 @@ class Guests:
 
     def drop(self, name: str) -> None:
         """Forget a guest and stop writing to it. A no-op for a stranger."""
-        if self._guests.pop(name, None) is not None:
+        guest = self._guests.pop(name, None)
+        if guest is not None:
+            guest.on(GuestEvent.LOST)
             self._messenger.disconnect(name)

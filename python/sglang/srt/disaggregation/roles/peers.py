@@ -2,16 +2,17 @@
 
 import logging
 from dataclasses import dataclass
-from enum import Enum
 
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import KVMessenger, RemoteRegion
+from sglang.srt.disaggregation.handoff.acquaintance import ACQUAINTED, PEER_TABLE, PeerEvent, PeerState
 from sglang.srt.disaggregation.handshake import reply_problem
 from sglang.srt.disaggregation.roles.link import PeerLink
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.errors import EngineError
 from sglang.srt.messages.wire import (
     WIRE_VERSION,
+    Farewell,
     Heartbeat,
     Hello,
     HelloReply,
@@ -30,22 +31,6 @@ LIFE_MASK = (1 << 24) - 1
 def first_number(incarnation: int) -> int:
     """Where a life of a decode engine starts to count: a message of another life must never fit by its number."""
     return (incarnation & LIFE_MASK) << 32
-
-
-class PeerState(Enum):
-    """Where a decode engine stands with one prefill engine."""
-
-    GREETING = "greeting"
-    """Hellos are sent until one is answered."""
-    USABLE = "usable"
-    LEAVING = "leaving"
-    """It finishes what it was asked for and takes no more."""
-    REFUSED = "refused"
-    """It answered that the two do not fit; greeted again at a slow pace, as it may be restarted rightly."""
-
-
-ACQUAINTED = frozenset({PeerState.USABLE, PeerState.LEAVING})
-"""It holds a key and is expected to be heard."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +53,10 @@ class Peer:
     sequence: int = 0
     greeting: int = 0
     """Number of its newest grant."""
+
+    def on(self, event: PeerEvent) -> None:
+        """Move along the table."""
+        self.state = PEER_TABLE.next(self.state, event)
 
     def status(self) -> str:
         """One phrase for an error message."""
@@ -163,12 +152,26 @@ class Peers:
         if refusal:
             if peer.refusal != refusal:
                 LOG.error("prefill engine %s does not fit: %s", peer.name, refusal)
-            peer.state, peer.refusal = PeerState.REFUSED, refusal
+            peer.on(PeerEvent.REFUSED)
+            peer.refusal = refusal
             self._take_key(peer)
             return
         LOG.info("prefill engine %s is usable", peer.name)
-        peer.state, peer.refusal = PeerState.USABLE, ""
+        peer.on(PeerEvent.ACCEPTED)
+        peer.refusal, peer.busy_until = "", 0.0
         peer.incarnation, peer.layout, peer.heard_at = reply.incarnation, reply.layout, now
+
+    def leaving(self, peer: Peer, incarnation: int) -> None:
+        """It says that it leaves; nothing more is asked of that incarnation."""
+        if incarnation != peer.incarnation:
+            return
+        if peer.state is PeerState.USABLE:
+            LOG.info("prefill engine %s is leaving", peer.name)
+        peer.on(PeerEvent.LEAVING)
+
+    def farewell(self, peer: Peer) -> None:
+        """Let a peer go of which nothing is asked; it asks again where this is lost."""
+        self._link.send(peer.name, Farewell(incarnation=peer.incarnation, greeting=peer.greeting))
 
     def _locate(self, peer: Peer, reply: HelloReply) -> str:
         """Why the address in a reply cannot be used; empty where it can."""
@@ -180,9 +183,13 @@ class Peers:
 
     def fence(self, peer: Peer, why: str) -> None:
         """Take a peer's memory key away; when this returns, nothing of it can land. Greets it anew from now on."""
-        LOG.warning("prefill engine %s is lost: %s", peer.name, why)
+        if peer.state is PeerState.LEAVING:
+            LOG.info("prefill engine %s has left", peer.name)
+        else:
+            LOG.warning("prefill engine %s is lost: %s", peer.name, why)
         self._take_key(peer)
-        peer.state, peer.load, peer.next_send = PeerState.GREETING, 0, 0.0
+        peer.on(PeerEvent.LOST)
+        peer.load, peer.next_send = 0, 0.0
 
     def _take_key(self, peer: Peer) -> None:
         self._messenger.revoke(peer.name)

@@ -14,6 +14,7 @@ from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.states import RequestState
 from sglang.srt.core.step import StepResult, StepRow
 from sglang.srt.core.trace import Tracer
+from sglang.srt.disaggregation.handoff.acquaintance import GuestState
 from sglang.srt.disaggregation.handoff.immediates import MAX_SLOTS
 from sglang.srt.disaggregation.handoff.ledger import Outbound
 from sglang.srt.disaggregation.handoff.replay import Fate, Greeting, judge_ask
@@ -33,6 +34,7 @@ from sglang.srt.messages.wire import (
     AskRejected,
     Cancel,
     Drained,
+    Farewell,
     Heartbeat,
     Hello,
     PrefillAsk,
@@ -92,7 +94,10 @@ class PrefillRole:
         """Transfers that were accepted are finished; new asks are sent elsewhere."""
         LOG.info("leaving: %d transfers to finish, %d decode engines are told", len(self._live), len(self._guests))
         self._leaving = True
-        self._guests.leave()
+        self._guests.leave(self._desk.now())
+
+    def departed(self) -> bool:
+        return self._guests.departed(self._desk.now())
 
     # --- the loop's hooks ---
 
@@ -103,7 +108,8 @@ class PrefillRole:
         for event in self._messenger.poll():
             self._see(event)
         for guest in self._guests.tick(now):
-            self._lose(guest.name, f"silent for {now - guest.heard_at:.1f} s")
+            parted = guest.state is GuestState.PARTED
+            self._lose(guest.name, "it has left" if parted else f"silent for {now - guest.heard_at:.1f} s")
         for outbound in [o for o in self._live.values() if o.state is SourceState.QUEUED and o.deadline <= now]:
             self._reject(outbound, "its deadline passed in the queue", BUSY_RETRY_MS)
 
@@ -121,6 +127,8 @@ class PrefillRole:
                 self._asked(name, message, now)
             case Cancel():
                 self._cancelled(name, message)
+            case Farewell():
+                self._stale += not self._guests.parted(name, message)
 
     def _greeted(self, name: str, hello: Hello, now: float) -> None:
         match self._guests.judge(name, hello):
@@ -325,6 +333,7 @@ class PrefillRole:
 
     def _forget(self, outbound: Outbound) -> None:
         del self._live[outbound.peer, outbound.number], self._by_request[outbound.request]
+        self._guests.stay(self._desk.now())
 
     def _lose(self, name: str, why: str) -> None:
         """Stop everything for a decode engine and close the way to it. A no-op for a stranger."""

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from sglang.srt.disaggregation.roles.peers import Peer, Peers, PeerState
+from sglang.srt.disaggregation.handoff.acquaintance import PeerState
+from sglang.srt.disaggregation.roles.peers import Peer, Peers
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.managers.request import Request
 from sglang.srt.managers.role import Route
@@ -45,7 +46,7 @@ class Routing:
         return Route.WAIT if not spent and self._hope(request, now) else Route.REFUSED
 
     def _hope(self, request: Request, now: float) -> bool:
-        """Whether a prefill engine may become usable within the time that an ask may take anyway.
+        """Whether a prefill engine may become usable in time: one that has left or died is usually started again.
 
         One that only has no room now is waited for; --max-queued-requests bounds how many wait.
         """
@@ -57,7 +58,7 @@ class Routing:
             return True
         if trouble.stranded_since is None:
             trouble.stranded_since = now
-        return bool(possible) and now - trouble.stranded_since < self._settings.ask_timeout_s
+        return bool(possible) and now - trouble.stranded_since < self._settings.wait_s
 
     def failed(self, request: Request, peer: str, why: str) -> None:
         """A try ended without KV."""

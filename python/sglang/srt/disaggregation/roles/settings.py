@@ -11,6 +11,8 @@ class RoleSettings:
     heartbeat_misses: int = 3
     ask_timeout_s: float = 2.0
     """An ask that is not acknowledged by then goes to another prefill engine."""
+    wait_s: float = 30.0
+    """How long a request waits while no prefill engine is usable at all."""
     transfer_floor_s: float = 10.0
     """A transfer may take this long plus `transfer_factor` times what its prefill engine estimated."""
     transfer_factor: float = 4.0
