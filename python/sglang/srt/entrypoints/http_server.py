@@ -7,7 +7,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from sglang.srt.entrypoints.anthropic_messages import CountBody, MessagesBody, message_routes
+from sglang.srt.entrypoints.anthropic_messages import message_routes
+from sglang.srt.entrypoints.anthropic_protocol import CountBody, MessagesBody
 from sglang.srt.entrypoints.front import Front
 from sglang.srt.entrypoints.middleware import ApiKey, BodyLimit, BrowserCors, TraceParent
 from sglang.srt.entrypoints.native_api import native_routes
@@ -27,7 +28,8 @@ from sglang.srt.entrypoints.openai.embeddings import EmbeddingBody, embedding_ro
 from sglang.srt.entrypoints.openai.errors import response_of
 from sglang.srt.entrypoints.openai.models import model_routes
 from sglang.srt.entrypoints.openai.protocol import ChatBody, CompletionBody
-from sglang.srt.entrypoints.openai.responses import ResponsesBody, responses_routes
+from sglang.srt.entrypoints.openai.responses import responses_routes
+from sglang.srt.entrypoints.openai.responses_protocol import ResponsesBody
 from sglang.srt.entrypoints.openapi import describe
 from sglang.srt.entrypoints.scheduler_client import ClientGone
 from sglang.srt.errors import RequestError, SglangError

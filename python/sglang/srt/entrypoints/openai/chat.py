@@ -1,8 +1,6 @@
 """/v1/chat/completions."""
 
 import dataclasses
-import time
-import uuid
 from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
@@ -15,9 +13,8 @@ from sglang.srt.entrypoints.http_tools import read_body, respond
 from sglang.srt.entrypoints.openai.chat_messages import assistant_message, delta_json, template_message
 from sglang.srt.entrypoints.openai.chat_parsing import ChatParsing, chat_parsing
 from sglang.srt.entrypoints.openai.logprobs import chat_logprobs
-from sglang.srt.entrypoints.openai.protocol import ChatAnswer, ChatBody, ChatChoice, Usage
-from sglang.srt.entrypoints.openai.streaming import StreamWriter, reason_json
-from sglang.srt.entrypoints.openai.usage import usage_of
+from sglang.srt.entrypoints.openai.protocol import ChatAnswer, ChatBody, ChatChoice
+from sglang.srt.entrypoints.openai.streaming import AnswerFrame, reason_json
 from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
 from sglang.srt.entrypoints.parsers.base import CallStart, Event
 from sglang.srt.errors import RequestError
@@ -38,11 +35,6 @@ def chat_routes(front: Front) -> APIRouter:
         return await respond(request, generation, reply, stream=bool(body.stream))
 
     return router
-
-
-async def chat_wanted(body: ChatBody, front: Front) -> Wanted:
-    """What a conversation asks for. Raises RequestError that names the offending field."""
-    return (await prepare_chat(body, front))[0]
 
 
 async def prepare_chat(body: ChatBody, front: Front) -> tuple[Wanted, ChatParsing]:
@@ -88,42 +80,25 @@ class _ChatReply:
         self._body = body
         self._parsers = [parsing.parser() for _ in generation.outputs]
         self._called = [False] * len(generation.outputs)
+        self._named = parsing.named
         self._front = front
-        self._generation = generation
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
-        self._created = int(time.time())
-        self._model = front.config.served_model_name
+        self._frame = AnswerFrame(body, front, generation, prefix="chatcmpl", kind="chat.completion.chunk")
 
     async def whole(self) -> bytes:
-        chunks = await self._generation.collect()
-        answer = ChatAnswer(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=[self._choice(chunk) for chunk in chunks],
-            usage=self._usage(),
-        )
-        return answer.model_dump_json().encode()
+        return await self._frame.whole(ChatAnswer, self._choice)
 
     def events(self, first: list[Chunk]) -> AsyncGenerator[bytes, None]:
-        writer = StreamWriter(
-            answer_id=self._id,
-            kind="chat.completion.chunk",
-            created=self._created,
-            model=self._model,
-            options=self._body.stream_options,
-            usage=self._usage,
-        )
-        return writer.events(self._generation, first, self._parts)
+        return self._frame.events(first, self._parts)
 
     def _events(self, chunk: Chunk) -> list[Event]:
-        """What a chunk says, and its finish reason made "tool_calls" where it ends with calls."""
+        """What a chunk says, and its finish reason made "tool_calls" where it ends with calls of the model's choice."""
         parser = self._parsers[chunk.index]
         events = parser.push(chunk.text)
         if chunk.finish is not None:
             events += parser.finish()
         self._called[chunk.index] |= any(isinstance(event, CallStart) for event in events)
-        if self._called[chunk.index] and chunk.finish is not None and chunk.finish.reason == "stop":
+        calls = self._called[chunk.index] and not self._named
+        if calls and chunk.finish is not None and chunk.finish.reason == "stop":
             chunk.finish = Finish("tool_calls", chunk.finish.matched)
         return events
 
@@ -154,8 +129,3 @@ class _ChatReply:
         if chunk.finish is not None:
             parts.append(head + b'{},"logprobs":null' + reason_json(chunk))
         return parts
-
-    def _usage(self) -> Usage:
-        return usage_of(
-            self._generation.outputs, self._body.copies, report_cached=self._front.config.enable_cache_report
-        )

@@ -10,7 +10,7 @@ from sglang.srt.entrypoints.openai.protocol import ChatBody
 from sglang.srt.entrypoints.openai.tools import NamedTool
 from sglang.srt.entrypoints.parsers.base import Parser, PlainText
 from sglang.srt.entrypoints.parsers.chain import ChainedParser
-from sglang.srt.entrypoints.parsers.constraints import forced_calls
+from sglang.srt.entrypoints.parsers.constraints import forced_calls, strict_calls
 from sglang.srt.entrypoints.parsers.reasoning import CLOSE, OPEN
 from sglang.srt.entrypoints.parsers.registry import ReasoningState, reasoning_parser, reasoning_state, tool_parser
 from sglang.srt.entrypoints.parsers.tools import ToolSpec
@@ -32,6 +32,8 @@ class ChatParsing(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     forced: tuple[ToolSpec, ...] = ()
     """The tools one of which must be called."""
+    named: bool = False
+    """The client named that tool: OpenAI ends such an output with "stop", not "tool_calls"."""
     several: bool = True
 
     def parser(self) -> Parser:
@@ -58,6 +60,8 @@ class ChatParsing(msgspec.Struct, frozen=True, kw_only=True):
             if grammar is not None:
                 raise RequestError("tool_choice: forced calls cannot go with another grammar", param="tool_choice")
             grammar = forced_calls(self.tool_calls, self.forced, several=self.several)
+        elif grammar is None and self.tool_calls and any(tool.strict for tool in self.tools):
+            grammar = strict_calls(self.tool_calls, self.tools, several=self.several)
         if grammar is None:
             return sampling
         after: tuple[int, ...] = ()
@@ -89,6 +93,7 @@ def chat_parsing(body: ChatBody, config: ServerConfig, prompt: str) -> ChatParsi
         tool_calls=config.tool_call_parser if tools and config.tool_call_parser != "none" else "",
         tools=tools,
         forced=forced,
+        named=isinstance(body.tool_choice, NamedTool),
         several=body.parallel_tool_calls is not False and not isinstance(body.tool_choice, NamedTool),
     )
 

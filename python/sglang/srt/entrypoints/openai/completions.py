@@ -1,7 +1,5 @@
 """/v1/completions."""
 
-import time
-import uuid
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -19,10 +17,8 @@ from sglang.srt.entrypoints.openai.protocol import (
     CompletionBody,
     CompletionChoice,
     CompletionLogprobs,
-    Usage,
 )
-from sglang.srt.entrypoints.openai.streaming import StreamWriter, reason_json
-from sglang.srt.entrypoints.openai.usage import usage_of
+from sglang.srt.entrypoints.openai.streaming import AnswerFrame, reason_json
 from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
 from sglang.srt.errors import RequestError
 from sglang.srt.managers.tokenizer import fit
@@ -94,31 +90,13 @@ class _CompletionReply:
         self._generation = generation
         self._echo = echo
         self._offsets = [0] * len(echo)
-        self._id = f"cmpl-{uuid.uuid4().hex}"
-        self._created = int(time.time())
-        self._model = front.config.served_model_name
+        self._frame = AnswerFrame(body, front, generation, prefix="cmpl", kind="text_completion")
 
     async def whole(self) -> bytes:
-        chunks = await self._generation.collect()
-        answer = CompletionAnswer(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=[self._choice(chunk) for chunk in chunks],
-            usage=self._usage(),
-        )
-        return answer.model_dump_json().encode()
+        return await self._frame.whole(CompletionAnswer, self._choice)
 
     def events(self, first: list[Chunk]) -> AsyncGenerator[bytes, None]:
-        writer = StreamWriter(
-            answer_id=self._id,
-            kind="text_completion",
-            created=self._created,
-            model=self._model,
-            options=self._body.stream_options,
-            usage=self._usage,
-        )
-        return writer.events(self._generation, first, self._parts)
+        return self._frame.events(first, self._parts)
 
     def _choice(self, chunk: Chunk) -> CompletionChoice:
         logprobs = None
@@ -157,8 +135,3 @@ class _CompletionReply:
         shown = self._shown(chunk, offset, begins=begins)
         self._offsets[chunk.index] = offset + sum(map(len, shown.tokens))
         return shown.model_dump_json().encode()
-
-    def _usage(self) -> Usage:
-        return usage_of(
-            self._generation.outputs, self._body.copies, report_cached=self._front.config.enable_cache_report
-        )

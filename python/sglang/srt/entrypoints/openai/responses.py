@@ -1,111 +1,25 @@
-"""/v1/responses for text: OpenAI's newer dialect over the same conversation as chat. Nothing is stored."""
+"""/v1/responses: OpenAI's newer dialect over the same conversation as chat. Nothing is stored."""
 
 import time
 import uuid
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sglang.srt.entrypoints.front import Front
-from sglang.srt.entrypoints.generation import Chunk, Generation
+from sglang.srt.entrypoints.generation import Chunk, Finish, Generation
 from sglang.srt.entrypoints.http_tools import read_body, respond
-from sglang.srt.entrypoints.openai.chat import chat_wanted
-from sglang.srt.entrypoints.openai.protocol import MAX_MESSAGES, ChatBody, ChatMessage, ContentPart
+from sglang.srt.entrypoints.openai.chat import prepare_chat
+from sglang.srt.entrypoints.openai.chat_parsing import ChatParsing
+from sglang.srt.entrypoints.openai.responses_protocol import ResponsesBody
+from sglang.srt.entrypoints.openai.tools import call_id
 from sglang.srt.entrypoints.openapi import DirectRoute, body_schema
-from sglang.srt.entrypoints.sampling_fields import Body, refuse
-from sglang.srt.errors import RequestError
+from sglang.srt.entrypoints.parsers.items import Closed, Grown, Item, ItemList, ItemStep, Opened
 
-_TEXT_PARTS = ("input_text", "output_text", "text")
-
-
-class InputPart(Body):
-    """A piece of an input message."""
-
-    type: str
-    text: str | None = None
-
-
-class InputMessage(Body):
-    """One message of the conversation so far."""
-
-    type: str = "message"
-    role: str = Field(default="user", min_length=1, max_length=64)
-    content: str | list[InputPart] | None = None
-
-
-class TextFormat(Body):
-    """`text.format`."""
-
-    type: str = "text"
-
-
-class TextOptions(Body):
-    """`text`."""
-
-    format: TextFormat | None = None
-
-
-class ResponsesBody(Body):
-    """/v1/responses."""
-
-    model: str | None = None
-    input: str | Annotated[list[InputMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
-    instructions: str | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=1000)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    stream: bool | None = None
-    metadata: dict[str, str] | None = None
-    text: TextOptions | None = None
-    tools: Any = None
-    previous_response_id: Any = None
-    conversation: Any = None
-    background: bool | None = None
-
-    def check(self) -> None:
-        """Raises RequestError for what is not supported."""
-        refuse(
-            (
-                ("tools", self.tools, ([],)),
-                ("previous_response_id", self.previous_response_id, ()),
-                ("conversation", self.conversation, ()),
-                ("background", self.background, (False,)),
-                ("text.format", self.text.format.type if self.text and self.text.format else None, ("text",)),
-            )
-        )
-
-    def chat(self) -> ChatBody:
-        """The same request as a chat."""
-        messages = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
-        if isinstance(self.input, str):
-            messages.append(ChatMessage(role="user", content=self.input))
-        else:
-            messages += [_message(item, position) for position, item in enumerate(self.input)]
-        return ChatBody(
-            messages=messages,
-            max_completion_tokens=self.max_output_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-        )
-
-
-def _message(item: InputMessage, position: int) -> ChatMessage:
-    if item.type != "message":
-        raise RequestError(f"input.{position}: items of type {item.type!r} are not supported", param="input")
-    if item.content is None:
-        raise RequestError(f"input.{position}.content: required", param="input")
-    if not isinstance(item.content, list):
-        return ChatMessage(role=item.role, content=item.content)
-    for part in item.content:
-        if part.type not in _TEXT_PARTS or part.text is None:
-            raise RequestError(f"input.{position}: content of type {part.type!r} is not supported", param="input")
-    parts = [ContentPart(type="text", text=part.text) for part in item.content]
-    return ChatMessage(role=item.role, content=parts)
+_PREFIX = {"text": "msg", "reasoning": "rs", "call": "fc"}
 
 
 def responses_routes(front: Front) -> APIRouter:
@@ -117,8 +31,9 @@ def responses_routes(front: Front) -> APIRouter:
         body = await read_body(request, ResponsesBody)
         front.check_model(body.model)
         body.check()
-        generation = front.generate([await chat_wanted(body.chat(), front)], stream=bool(body.stream))
-        return await respond(request, generation, _Reply(body, front, generation), stream=bool(body.stream))
+        wanted, parsing = await prepare_chat(body.chat(), front)
+        generation = front.generate([wanted], stream=bool(body.stream))
+        return await respond(request, generation, _Reply(body, front, generation, parsing), stream=bool(body.stream))
 
     return router
 
@@ -126,53 +41,105 @@ def responses_routes(front: Front) -> APIRouter:
 class _Reply:
     """Shows a generation as a response object, or as its events."""
 
-    def __init__(self, body: ResponsesBody, front: Front, generation: Generation) -> None:
+    def __init__(self, body: ResponsesBody, front: Front, generation: Generation, parsing: ChatParsing) -> None:
         self._body = body
         self._generation = generation
+        self._parser = parsing.parser()
+        self._list = ItemList()
+        self._ids: list[tuple[str, str]] = []
+        """(id, call id) of each item."""
+        self._finish: Finish | None = None
         self._id = f"resp_{uuid.uuid4().hex}"
-        self._item_id = f"msg_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = front.config.served_model_name
         self._number = 0
 
     async def whole(self) -> bytes:
-        chunk = (await self._generation.collect())[0]
-        return orjson.dumps(self._response(chunk))
+        self._take((await self._generation.collect())[0])
+        return orjson.dumps(self._response(ended=True))
 
     async def events(self, first: list[Chunk]) -> AsyncGenerator[bytes, None]:
-        so_far = Chunk(0)
-        place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-        empty = {**self._item(so_far), "content": []}
-        head = self._event("response.created", response=self._response(None))
-        head += self._event("response.in_progress", response=self._response(None))
-        head += self._event("response.output_item.added", output_index=0, item=empty)
-        yield head + self._event("response.content_part.added", **place, part=_part(""))
+        head = self._event("response.created", response=self._response(ended=False))
+        yield head + self._event("response.in_progress", response=self._response(ended=False))
         chunks = first
         while chunks:
             for chunk in chunks:
-                so_far.add(chunk)
-                if chunk.text:
-                    yield self._event("response.output_text.delta", **place, delta=chunk.text, logprobs=[])
+                shown = b"".join(self._shown(step) for step in self._take(chunk))
+                if shown:
+                    yield shown
             chunks = await self._generation.take()
-        tail = self._event("response.output_text.done", **place, text=so_far.text, logprobs=[])
-        tail += self._event("response.content_part.done", **place, part=_part(so_far.text))
-        tail += self._event("response.output_item.done", output_index=0, item=self._item(so_far))
-        answer = self._response(so_far)
-        yield tail + self._event(f"response.{answer['status']}", response=answer)
+        answer = self._response(ended=True)
+        yield self._event(f"response.{answer['status']}", response=answer)
+
+    def _take(self, chunk: Chunk) -> list[ItemStep]:
+        events = self._parser.push(chunk.text)
+        if chunk.finish is None:
+            steps = self._list.push(events)
+        else:
+            self._finish = chunk.finish
+            steps = self._list.push([*events, *self._parser.finish()]) + self._list.finish()
+        for step in steps:
+            if isinstance(step, Opened):
+                self._ids.append((f"{_PREFIX[step.item.kind]}_{uuid.uuid4().hex}", call_id()))
+        return steps
+
+    def _shown(self, step: ItemStep) -> bytes:
+        item = step.item
+        place: dict[str, object] = {"item_id": self._ids[item.number][0], "output_index": item.number}
+        inner = place if item.kind == "call" else {**place, "content_index": 0}
+        match step:
+            case Opened():
+                added = {**self._item(item), **({} if item.kind == "call" else {"content": []})}
+                opened = self._event("response.output_item.added", output_index=item.number, item=added)
+                if item.kind == "text":
+                    opened += self._event("response.content_part.added", **inner, part=_part(""))
+                return opened
+            case Grown(_, piece):
+                extra: dict[str, object] = {"logprobs": []} if item.kind == "text" else {}
+                return self._event(f"response.{_STREAM[item.kind]}.delta", **inner, delta=piece, **extra)
+            case Closed():
+                return self._closed(item, place, inner)
+
+    def _closed(self, item: Item, place: dict[str, object], inner: dict[str, object]) -> bytes:
+        kind = f"response.{_STREAM[item.kind]}.done"
+        match item.kind:
+            case "call":
+                shown = self._event(kind, **place, name=item.name, arguments=item.text)
+            case "reasoning":
+                shown = self._event(kind, **inner, text=item.text)
+            case "text":
+                shown = self._event(kind, **inner, text=item.text, logprobs=[])
+                shown += self._event("response.content_part.done", **inner, part=_part(item.text))
+        return shown + self._event("response.output_item.done", output_index=item.number, item=self._item(item))
 
     def _event(self, kind: str, **fields: object) -> bytes:
         data = orjson.dumps({"type": kind, "sequence_number": self._number, **fields})
         self._number += 1
         return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 
-    def _item(self, chunk: Chunk) -> dict[str, object]:
-        status = _status(chunk)
-        content = [_part(chunk.text)]
-        return {"id": self._item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+    def _item(self, item: Item) -> dict[str, object]:
+        own, call = self._ids[item.number]
+        last = item.number == len(self._list.items) - 1
+        status = "in_progress" if not item.closed else self._status() if last else "completed"
+        match item.kind:
+            case "call":
+                said = {"name": item.name, "arguments": item.text}
+                return {"id": own, "type": "function_call", "status": status, "call_id": call, **said}
+            case "reasoning":
+                thoughts = [{"type": "reasoning_text", "text": item.text}]
+                return {"id": own, "type": "reasoning", "status": status, "summary": [], "content": thoughts}
+            case "text":
+                parts = [_part(item.text)]
+                return {"id": own, "type": "message", "role": "assistant", "status": status, "content": parts}
 
-    def _response(self, chunk: Chunk | None) -> dict[str, object]:
-        status = "in_progress" if chunk is None else _status(chunk)
+    def _status(self) -> str:
+        return "completed" if self._finish is None or self._finish.reason == "stop" else "incomplete"
+
+    def _response(self, *, ended: bool) -> dict[str, object]:
+        status = self._status() if ended else "in_progress"
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        body = self._body
+        asked = body.model_dump(mode="json", by_alias=True, exclude_none=True, include={"tool_choice", "tools", "text"})
         return {
             "id": self._id,
             "object": "response",
@@ -180,17 +147,18 @@ class _Reply:
             "status": status,
             "error": None,
             "incomplete_details": cut,
-            "instructions": self._body.instructions,
-            "max_output_tokens": self._body.max_output_tokens,
-            "metadata": self._body.metadata or {},
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
             "model": self._model,
-            "output": [] if chunk is None else [self._item(chunk)],
-            "parallel_tool_calls": False,
-            "temperature": self._body.temperature,
-            "tool_choice": "none",
-            "tools": [],
-            "top_p": self._body.top_p,
-            "usage": None if chunk is None else self._usage(),
+            "output": [self._item(item) for item in self._list.items] if ended else [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "temperature": body.temperature,
+            "tool_choice": asked.get("tool_choice", "auto"),
+            "tools": asked.get("tools", []),
+            "text": asked.get("text", {"format": {"type": "text"}}),
+            "top_p": body.top_p,
+            "usage": self._usage() if ended else None,
         }
 
     def _usage(self) -> dict[str, object]:
@@ -205,11 +173,8 @@ class _Reply:
         }
 
 
+_STREAM = {"text": "output_text", "reasoning": "reasoning_text", "call": "function_call_arguments"}
+
+
 def _part(text: str) -> dict[str, object]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _status(chunk: Chunk) -> str:
-    if chunk.finish is None:
-        return "in_progress"
-    return "completed" if chunk.finish.reason == "stop" else "incomplete"

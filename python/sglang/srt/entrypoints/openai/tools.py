@@ -9,16 +9,17 @@ from sglang.srt.entrypoints.parsers.tools import ToolSpec
 from sglang.srt.entrypoints.sampling_fields import Body
 
 MAX_TOOLS = 1024
+TOOL_NAME = r"^[A-Za-z0-9_.:/-]{1,128}$"
 
 
 class FunctionSpec(Body):
     """A function that the model may call."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")
+    name: str = Field(pattern=TOOL_NAME)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    """Forced calls keep to the schema either way."""
+    """Calls that the model makes unasked keep to the schema, too. Forced calls do so either way."""
 
 
 class Tool(Body):
@@ -30,7 +31,9 @@ class Tool(Body):
     def spec(self) -> ToolSpec:
         """What parsers and grammars need of it."""
         empty: dict[str, Any] = {"type": "object", "properties": {}}
-        return ToolSpec(name=self.function.name, parameters=self.function.parameters or empty)
+        return ToolSpec(
+            name=self.function.name, parameters=self.function.parameters or empty, strict=bool(self.function.strict)
+        )
 
 
 class FunctionName(Body):

@@ -1,4 +1,4 @@
-"""Structural tags that hold an output to calls of given tools, in the format that each parser reads."""
+"""Structural tags that hold calls to given tools and their schemas, in the format that each parser reads."""
 
 import json
 from collections.abc import Sequence
@@ -12,22 +12,49 @@ from sglang.srt.errors import RequestError
 
 Format = dict[str, Any]
 
+XML_OPEN = "<tool_call>"
+LLAMA_OPEN = '{"name": '
+
 
 def forced_calls(parser: str, tools: Sequence[ToolSpec], *, several: bool) -> GrammarSpec:
     """A grammar of one call (or `several`) and nothing else. Raises RequestError for an unknown parser."""
+    mark, calls = _calls(parser, tools, several)
+    return _spec(_between(calls) if mark == CALLS else calls)
+
+
+def strict_calls(parser: str, tools: Sequence[ToolSpec], *, several: bool) -> GrammarSpec:
+    """A grammar of any text in which every call is one of `tools`, with arguments of its schema where it is strict.
+
+    Raises RequestError for an unknown parser.
+    """
+    loose: dict[str, Any] = {"type": "object"}
+    kept = [tool if tool.strict else ToolSpec(name=tool.name, parameters=loose) for tool in tools]
+    mark, calls = _calls(parser, kept, several)
+    tags = calls["tags"]
+    if mark == CALLS:
+        tags = [{"type": "tag", "begin": CALLS, "content": calls, "end": CALLS_END}]
+    once = not several or mark == CALLS
+    return _spec({"type": "triggered_tags", "triggers": [mark], "tags": tags, "stop_after_first": once})
+
+
+def _calls(parser: str, tools: Sequence[ToolSpec], several: bool) -> tuple[str, Format]:
+    """(the text that every call, or all of them together, begin with; the calls)."""
     match parser:
         case "hermes" | "qwen" | "qwen25":
-            form = _tags([_hermes(tool) for tool in tools], "\n", several)
+            return HERMES_OPEN, _tags([_hermes(tool) for tool in tools], "\n", several)
         case "qwen3_coder":
-            form = _tags([_xml(tool) for tool in tools], "\n", several)
+            return XML_OPEN, _tags([_xml(tool) for tool in tools], "\n", several)
         case "llama3":
-            form = _tags([_llama(tool) for tool in tools], "; ", several)
+            return LLAMA_OPEN, _tags([_llama(tool) for tool in tools], "; ", several)
         case "deepseekv3":
-            form = _between(_tags([_deepseek(tool) for tool in tools], "\n", several))
+            return CALLS, _tags([_deepseek(tool) for tool in tools], "\n", several)
         case "deepseekv31":
-            form = _between(_tags([_deepseek31(tool) for tool in tools], "", several))
+            return CALLS, _tags([_deepseek31(tool) for tool in tools], "", several)
         case _:
             raise RequestError(f"tools cannot be forced with the tool call parser {parser!r}", param="tool_choice")
+
+
+def _spec(form: Format) -> GrammarSpec:
     text = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
     return GrammarSpec(kind="structural_tag", text=text)
 
@@ -55,11 +82,11 @@ def _hermes(tool: ToolSpec) -> Format:
 
 
 def _llama(tool: ToolSpec) -> Format:
-    return _tag(f'{{"name": {json.dumps(tool.name)}, "parameters": ', tool, "}")
+    return _tag(f'{LLAMA_OPEN}{json.dumps(tool.name)}, "parameters": ', tool, "}")
 
 
 def _xml(tool: ToolSpec) -> Format:
-    begin = f"<tool_call>\n<function={tool.name}>\n"
+    begin = f"{XML_OPEN}\n<function={tool.name}>\n"
     return _tag(begin, tool, "\n</function>\n</tool_call>", style="qwen_xml")
 
 

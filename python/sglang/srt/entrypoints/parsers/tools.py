@@ -14,6 +14,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     parameters: dict[str, Any]
     """JSON schema of its arguments."""
+    strict: bool = False
+    """Calls keep to the schema even where none is forced."""
 
 
 class CallBody(Protocol):
