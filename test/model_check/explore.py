@@ -3,7 +3,8 @@
 from collections import deque
 from dataclasses import dataclass
 
-from model_check.model import Model, Violation, World
+from model_check.model import Model
+from model_check.world import Violation, World
 
 
 @dataclass(frozen=True, slots=True)

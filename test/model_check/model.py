@@ -4,13 +4,16 @@ The moves of a transfer are `DESTINATION_TABLE` and `SOURCE_TABLE`; what a prefi
 `Lives.judge` and `judge_ask`. What is modelled beside them is what a role does at a move: send, free, fence. One page
 serves all transfers in turn, so any write that lands outside its own transfer's life is a violation.
 
+A prefill engine that leaves waits for farewells without a limit here; in real engines it does so for a bounded time.
+
 A state is a value; `successors` gives every next one. Faults spend a budget; time is not modelled: a deadline may
 always strike, which covers every pause.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from model_check.world import LIFE, Budget, Message, Source, Violation, World
 from sglang.srt.disaggregation.handoff.replay import (
     Fate,
     Greeting,
@@ -28,6 +31,8 @@ from sglang.srt.disaggregation.handoff.states import (
     SourceState,
 )
 
+__all__ = ["RULES", "Budget", "Model", "Violation", "World"]
+
 RULES = frozenset(
     {
         "free only when nothing can land",
@@ -39,91 +44,13 @@ RULES = frozenset(
         "numbers differ between lives",
         "grants differ between lives",
         "drained speaks for one life only",
+        "nothing is asked of an engine that leaves",
+        "farewell is said when nothing is open",
+        "a farewell belongs to its grant",
+        "an engine leaves after the farewell",
     }
 )
 """Each can be taken away, to see the check fail without it."""
-
-LIFE = 100
-"""Transfer numbers of a life start at this times the life."""
-
-Message = tuple[object, ...]
-
-
-class Violation(Exception):
-    """A property does not hold; the message says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How often each fault may strike."""
-
-    loss: int = 1
-    repeat: int = 1
-    crash_p: int = 1
-    crash_d: int = 1
-    suspicion: int = 1
-    """A peer is given up although it lives: a pause that was too long."""
-    write_error: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A transfer on the prefill engine."""
-
-    number: int
-    greeting: tuple[int, int]
-    """(life, greeting) of the decode engine: the memory key that its writes carry."""
-    state: SourceState = SourceState.QUEUED
-    posted: int = 0
-    flying: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """One state of everything."""
-
-    budget: Budget
-    # Decode engine
-    d_life: int = 0
-    greeting: int = 0
-    granted: bool = False
-    peer: int | None = None
-    """Incarnation of the prefill engine, once it is usable."""
-    number: int = -1
-    """The transfer that owns the page; -1: nobody."""
-    state: DestinationState = DestinationState.DRAINED
-    counted: int = 0
-    asked: int = 0
-    served: int = 0
-    # Prefill engine
-    p_life: int = 0
-    guest: bool = False
-    known: tuple[tuple[int, int], ...] = ()
-    """(life, newest greeting) of the decode engine's lives, the current one last."""
-    seen: frozenset[int] = frozenset()
-    sources: tuple[Source, ...] = ()
-    ghosts: tuple[tuple[int, tuple[int, int]], ...] = ()
-    """Writes (number, key) in flight whose sender has crashed."""
-    # Channel
-    messages: tuple[Message, ...] = ()
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.d_life, self.greeting
-
-    @property
-    def settled(self) -> bool:
-        """Nothing is owned, posted or in flight."""
-        return self.number < 0 and not self.sources and not self.ghosts
-
-    @property
-    def acquainted(self) -> bool:
-        """Both agree that they may work together."""
-        return self.peer == self.p_life and self.guest and self.known[-1] == self.key and self.granted
-
-    def send(self, *messages: Message) -> "World":
-        """With more in the channel; one copy of each is enough, as each may be repeated."""
-        return replace(self, messages=tuple(sorted({*self.messages, *messages}, key=repr)))
 
 
 class Model:
@@ -176,20 +103,22 @@ class Model:
         if budget.crash_p:
             spent = replace(w, budget=replace(budget, crash_p=budget.crash_p - 1))
             ghosts = [(s.number, s.greeting) for s in w.sources for _ in range(s.flying)]
-            yield replace(
-                spent,
-                p_life=w.p_life + 1,
-                guest=False,
-                known=(),
-                seen=frozenset(),
-                sources=(),
-                ghosts=tuple(sorted((*w.ghosts, *ghosts))),
-            )
+            yield self._new_life(replace(spent, sources=(), ghosts=tuple(sorted((*w.ghosts, *ghosts)))))
+        if budget.leave:
+            yield replace(w, leaving=True, budget=replace(budget, leave=budget.leave - 1))
         if budget.crash_d:
             spent = replace(w, budget=replace(budget, crash_d=budget.crash_d - 1))
             first = LIFE * (w.d_life + 1) if self.has("grants differ between lives") else 0
             yield replace(
-                spent, d_life=w.d_life + 1, greeting=first, granted=False, peer=None, number=-1, counted=0, asked=0
+                spent,
+                d_life=w.d_life + 1,
+                greeting=first,
+                granted=False,
+                peer=None,
+                warned=False,
+                number=-1,
+                counted=0,
+                asked=0,
             )
         if budget.write_error:
             spent = replace(w, budget=replace(budget, write_error=budget.write_error - 1))
@@ -207,7 +136,8 @@ class Model:
             yield w.send(("wanted", w.greeting))  # the answer to a heartbeat
         if w.peer is not None and w.peer != w.p_life:
             yield self._fence(w)  # the heartbeats of another incarnation do not count: silence
-        if w.number < 0 and w.peer is not None and w.asked < self.transfers:
+        silent = w.warned and self.has("nothing is asked of an engine that leaves")
+        if w.number < 0 and w.peer is not None and not silent and w.asked < self.transfers:
             number = w.asked + (LIFE * w.d_life if self.has("numbers differ between lives") else 0)
             asked = replace(w, number=number, state=DestinationState.ASKED, counted=0, asked=w.asked + 1)
             yield asked.send(("ask", w.peer, *w.key, number))
@@ -228,10 +158,16 @@ class Model:
         if not over:
             return replace(w, state=after)
         served = w.served + (after is DestinationState.READY)
-        return replace(w, number=-1, state=DestinationState.DRAINED, counted=0, served=served)
+        return self._part(replace(w, number=-1, state=DestinationState.DRAINED, counted=0, served=served))
+
+    def _part(self, w: World) -> World:
+        """Let a leaving prefill engine go once nothing that was asked of it is open."""
+        is_open = w.number >= 0 and self.has("farewell is said when nothing is open")
+        return w if not w.warned or is_open else w.send(("farewell", w.peer, *w.key))
 
     def _fence(self, w: World) -> World:
         """Give the prefill engine up: its key goes first, then its transfers end."""
+        w = replace(w, warned=False)
         ended = self._move(w, DestinationEvent.PEER_LOST) if w.number >= 0 else w
         if not self.has("fence before reuse"):
             return replace(ended, peer=None)
@@ -254,6 +190,16 @@ class Model:
             yield self._land(rest, number, key) or rest
         for s in w.sources:
             yield from self._source_steps(w, s)
+        if w.leaving and w.guest and not w.parted:
+            yield w.send(("leaving", w.p_life))  # again with every heartbeat
+        waits = w.guest and not w.parted and self.has("an engine leaves after the farewell")
+        if w.leaving and not w.sources and not waits:
+            if w.guest and w.number >= 0 and w.peer == w.p_life:
+                raise Violation("the prefill engine ended while something was asked of it")
+            yield self._new_life(w)
+
+    def _new_life(self, w: World) -> World:
+        return replace(w, p_life=w.p_life + 1, guest=False, leaving=False, parted=False, known=(), seen=frozenset())
 
     def _source_steps(self, w: World, s: Source) -> Iterator[World]:
         if s.state is SourceState.QUEUED:
@@ -291,7 +237,7 @@ class Model:
         return self._put(w, s, self._on(replace(s, flying=s.flying - 1), SourceEvent.WRITE_FAILED))
 
     def _drop_guest(self, w: World) -> World:
-        dropped = replace(w, guest=False)
+        dropped = replace(w, guest=False, parted=False)
         for source in w.sources:
             dropped = self._put(dropped, source, self._on(source, SourceEvent.PEER_LOST))
         return dropped
@@ -313,6 +259,12 @@ class Model:
                 if addressee != w.p_life and self.has("drained speaks for one life only"):
                     return w.send(("wanted", greeting))
                 return self._cancel(w, number)
+            case ("leaving", int(p_life)):
+                return self._part(replace(w, warned=True)) if w.peer == p_life else w
+            case ("farewell", int(addressee), int(life), int(greeting)):
+                current = (life, greeting) == w.known[-1] if w.guest else False
+                fits = current or not self.has("a farewell belongs to its grant")
+                return replace(w, parted=True) if w.guest and fits and addressee == w.p_life else w
             case (str(kind), int(number)):
                 events = {
                     "ack": DestinationEvent.ACK,
@@ -381,4 +333,6 @@ def _dead(w: World, message: Message) -> bool:
             return greeting != w.greeting or not w.granted
         case ("ack" | "reject" | "fail" | "drained", int(number)):
             return number != w.number
+        case ("farewell", int(addressee), int(), int()):
+            return addressee != w.p_life
     return False

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from model_check.explore import Explored, explore
-from model_check.model import RULES, Budget, Model, Violation, World
+from model_check.model import RULES, Model
+from model_check.world import Budget, Violation, World
 
-NONE = Budget(loss=0, repeat=0, crash_p=0, crash_d=0, suspicion=0, write_error=0)
+NONE = Budget(loss=0, repeat=0, crash_p=0, crash_d=0, suspicion=0, write_error=0, leave=0)
 
 
 def check(model: Model, budget: Budget) -> Explored:
@@ -33,6 +34,8 @@ def check(model: Model, budget: Budget) -> Explored:
         ("loss repeat write_error", 1, 1),
         ("suspicion repeat", 1, 1),
         ("suspicion crash_p", 1, 1),
+        ("leave", 1, 2),
+        ("leave loss", 1, 1),
     ],
 )
 def test_no_late_write_no_second_end_no_stuck_slot(faults: str, transfers: int, weight: int) -> None:
@@ -53,6 +56,10 @@ def test_no_late_write_no_second_end_no_stuck_slot(faults: str, transfers: int, 
         ("suspicion", 2, 1),
         ("crash_p repeat", 1, 1),
         ("suspicion crash_p repeat", 1, 1),
+        ("leave", 2, 1),
+        ("leave repeat", 1, 1),
+        ("leave suspicion", 1, 1),
+        ("leave crash_d", 1, 1),
     ],
 )
 def test_one_fault_deeper(faults: str, transfers: int, weight: int) -> None:
@@ -75,6 +82,10 @@ NEEDED = {
     "drained speaks for one life only": (World(replace(NONE, crash_p=1)), 1),
     "numbers differ between lives": (RESTARTED, 1),
     "grants differ between lives": (World(replace(NONE, crash_d=1)), 1),
+    "nothing is asked of an engine that leaves": (World(replace(NONE, leave=1)), 1),
+    "farewell is said when nothing is open": (World(replace(NONE, leave=1)), 1),
+    "a farewell belongs to its grant": (World(replace(NONE, leave=1, suspicion=1)), 1),
+    "an engine leaves after the farewell": (World(replace(NONE, leave=1)), 1),
 }
 
 
