@@ -1,0 +1,196 @@
+"""Does decoding keep its pace while prompts are computed? Two cores, used in several ways, under rising load.
+
+    python benchmark/disagg_vs_mixed.py                        # measure what is missing, then tables and figures
+    python benchmark/disagg_vs_mixed.py --budget 460           # ... for so many seconds at most; the next call goes on
+    python benchmark/disagg_vs_mixed.py --model qwen3-0.6b-shape
+    python benchmark/disagg_vs_mixed.py --plot-only
+
+Mixed: one engine with both cores, and two engines of one core behind the balancer, each with the chunk size that was
+best for its users in a sweep. Disaggregated: 1 prefill and 1 decode engine, pinned to a core each, and 1P:3D, whose
+decode engines share a core. Arrivals are Poisson and do not wait for answers; all set-ups get the same prompts at the
+same times. The load generator is bench_serving's and runs on the same two cores. `idle` are requests one by one.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from machine import FIGURES, ROOT
+from pd.plots import draw_loads, draw_victims
+from pd.points import idle, open_load, warm_up
+from pd.setups import CHUNKS, SHAPES, Setup, Shape, disaggregated, one_engine, two_engines
+from pd.store import SWEEP, Store, median_tps
+from pd.summary import curve, goodputs, load_table, objectives, verdicts
+from pd.victim import ANSWER, watch
+from peers.models import write_qwen3_shape
+from sglang.bench.tokenizer import BenchTokenizer, load_tokenizer
+from sglang.cluster.cluster import Cluster
+from sglang.cluster.recipe import build_recipe
+
+MODELS = {"smollm2": "SmolLM2-135M-Instruct", "qwen3-0.6b-shape": "qwen3-0.6b-shape"}
+TOKENS, ROWS = 49152, 48
+"""KV tokens and rows in all: enough that neither limits, also in overload."""
+DRAIN_S = 12.0
+"""Allowed, beyond its own length, for the last answers of a load."""
+
+
+class Bench:
+    """One model's measurements, within a budget of seconds."""
+
+    def __init__(self, model: str, seconds: float, sweep_seconds: float, budget: float) -> None:
+        folder = ROOT / "models" / MODELS[model]
+        if model == "qwen3-0.6b-shape":
+            write_qwen3_shape(folder)
+        self._model, self._store = str(folder), Store(model)
+        self._tokenizer: BenchTokenizer = load_tokenizer(str(folder))
+        self._seconds, self._sweep_seconds = seconds, sweep_seconds
+        self._ends = time.monotonic() + budget
+
+    async def shape(self, shape: Shape) -> None:
+        """The sweep of chunk sizes, then every set-up under every load."""
+        kinds = (one_engine, two_engines)
+        for kind in kinds:
+            for chunk in CHUNKS:
+                if chunk < shape.read:
+                    await self.loads(kind(chunk), shape, [SWEEP], self._sweep_seconds)
+        loads = ["idle", *map(str, shape.rates)]
+        best = [self.best(shape, [kind(chunk) for chunk in CHUNKS]) for kind in kinds]
+        for setup in [*(s for s in best if s), disaggregated()]:
+            await self.loads(setup, shape, loads, self._seconds)
+        await self.loads(disaggregated(3), shape, ["idle", str(shape.middle)], self._seconds)
+        if shape.read <= 512:
+            await self.loads(disaggregated(local=shape.read), shape, loads, self._seconds)
+
+    def best(self, shape: Shape, setups: Sequence[Setup]) -> Setup | None:
+        """The set-up whose median user was fastest in the sweep; None while none was measured."""
+        points = {s.name: self._store.record(shape, s)["loads"].get(SWEEP) for s in setups}
+        there = [s for s in setups if points[s.name]]
+        return max(there, key=lambda s: median_tps(points[s.name]), default=None)
+
+    async def loads(self, setup: Setup, shape: Shape, loads: list[str], seconds: float) -> None:
+        """Measure those of `loads` that are missing."""
+        missing = self._store.missing(shape, setup, loads)
+        if not missing or not self._time_for(seconds):
+            return
+        async with self._running(setup) as url:
+            await warm_up(url, shape, self._tokenizer, self._model)
+            for load in missing:
+                if not self._time_for(seconds):
+                    return
+                if load == "idle":
+                    point = await idle(url, shape, self._tokenizer, self._model)
+                else:
+                    rate = shape.middle if load == SWEEP else float(load)
+                    point = await open_load(url, shape, rate, seconds, self._tokenizer, self._model)
+                self._store.add(shape, setup, load, point)
+                ttft, failed = np.median(point["ttft_ms"]), point["failed"]
+                say(
+                    f"{shape.name}, {setup.name}, {load}: {median_tps(point):.1f} tok/s a user, TTFT {ttft:.0f} ms, "
+                    f"ITL p99 {point['itl_ms']['p99']:.1f} ms, {point['duration_s']:.0f} s, {failed} failed"
+                )
+
+    async def victims(self) -> None:
+        """One answer while others' prompts are computed, on each kind of set-up."""
+        for setup in (one_engine(0), one_engine(64), two_engines(64), disaggregated()):
+            if self._store.missing(ANSWER, setup, ["victim"]) and self._time_for(20):
+                async with self._running(setup) as url:
+                    await warm_up(url, Shape(2048, 8, ()), self._tokenizer, self._model)
+                    point = await watch(url, self._tokenizer, self._model, prompts=3)
+                    self._store.add(ANSWER, setup, "victim", point)
+                    say(f"victim, {setup.name}: {_victim_line(point)}")
+
+    def _time_for(self, seconds: float) -> bool:
+        enough = time.monotonic() + seconds + DRAIN_S < self._ends
+        if not enough:
+            say("the budget is used up; call again to go on")
+        return enough
+
+    @asynccontextmanager
+    async def _running(self, setup: Setup) -> AsyncIterator[str]:
+        recipe = build_recipe(setup.recipe(self._model, TOKENS, ROWS), setup.name)
+        async with Cluster(recipe, on_log=_log) as cluster:
+            yield cluster.url
+
+
+def _log(name: str, line: str) -> None:
+    if "error" in line.lower():
+        say(f"{name} | {line}")
+
+
+def _victim_line(point: dict[str, list[float]]) -> str:
+    quiet, busy = (np.asarray(point[key] or [0.0]) for key in ("quiet_gaps_ms", "busy_gaps_ms"))
+    return (
+        f"ITL p50 {np.median(quiet):.1f} ms alone, {np.median(busy):.1f} beside prompts; "
+        f"p99 {np.percentile(quiet, 99):.1f} and {np.percentile(busy, 99):.1f}; longest {busy.max():.0f}"
+    )
+
+
+def say(line: str) -> None:
+    """Progress."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def report(model: str) -> None:
+    """Tables to standard output, figures to docs/img."""
+    store = Store(model)
+    for shape in SHAPES[model]:
+        records = list(store.records(shape.name))
+        curves = [each for each in map(curve, records) if each]
+        swept = {r["setup"]: median_tps(r["loads"][SWEEP]) for r in records if SWEEP in r["loads"]}
+        if not curves:
+            continue
+        bounds = objectives(curves)
+        machine = curves[0].idle["machine"]
+        print(f"\n### {model}, {shape.read} tokens in, {shape.written} out\n\n{machine['cpu']}, {machine['date']}, "
+              f"commit {machine['commit']}\n")  # fmt: skip
+        chosen = ", ".join(f"{name}: {tps:.1f}" for name, tps in swept.items())
+        print(f"Sweep at {shape.middle} req/s, tok/s of the median user: {chosen}\n")
+        print(verdicts(curves) + "\n")
+        if bounds:
+            print(goodputs(curves, bounds) + "\n")
+        print(load_table(curves, bounds))
+        title = f"{model}, {shape.read} tokens in, {shape.written} out, two cores"
+        draw_loads(title, curves, bounds, FIGURES / f"disagg_{model}_{shape.name}.png")
+    victims = [{**r["loads"]["victim"], "setup": r["setup"]} for r in store.records(ANSWER.name)]
+    if victims:
+        print("\n### One answer while three prompts of 2,048 tokens are computed for others\n")
+        for victim in victims:
+            print(f"- {victim['setup']}: {_victim_line(victim)}")
+        draw_victims(victims, FIGURES / f"disagg_{model}_victim.png")
+
+
+async def run(args: argparse.Namespace) -> None:
+    """Measure what was asked for."""
+    bench = Bench(args.model, args.seconds, args.sweep_seconds, args.budget)
+    if "victims" in args.parts:
+        await bench.victims()
+    for shape in SHAPES[args.model]:
+        if "loads" in args.parts and (not args.shapes or shape.name in args.shapes):
+            await bench.shape(shape)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=list(SHAPES), default="smollm2")
+    parser.add_argument("--shapes", nargs="+", default=[], metavar="IN-OUT", help="such as 2048-64; default: all")
+    parser.add_argument("--parts", nargs="+", choices=["victims", "loads"], default=["victims", "loads"])
+    parser.add_argument("--seconds", type=float, default=45.0, help="of arrivals a point")
+    parser.add_argument("--sweep-seconds", type=float, default=25.0, help="of arrivals a point of the chunk sweep")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no point is begun")
+    parser.add_argument("--plot-only", action="store_true", help="tables and figures of what is there")
+    args = parser.parse_args(argv)
+    if not args.plot_only:
+        asyncio.run(run(args))
+    report(args.model)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,48 @@
+"""What one user who is being answered notices of other users' prompts: the gaps between its tokens, over time."""
+
+import asyncio
+import time
+
+import httpx
+
+from pd.points import Point, condense, prompts_of
+from pd.setups import Shape
+from sglang.bench.client import BenchClient
+from sglang.bench.dialects import RequestSettings, dialect_of
+from sglang.bench.tokenizer import BenchTokenizer
+
+ANSWER = Shape(256, 600, ())
+PROMPT = Shape(2048, 1, ())
+QUIET_S = 2.0
+"""Of the answer before the prompts come."""
+
+
+async def watch(url: str, tokenizer: BenchTokenizer, model: str, prompts: int) -> Point:
+    """One answer of 600 tokens; from its third second on `prompts` prompts of 2,048 tokens come one after another.
+
+    The prompts want one token each, so that the decode engine gets as little of them as there can be.
+    """
+    async with httpx.AsyncClient(timeout=600.0, trust_env=False) as http:
+        client = BenchClient(http, url, dialect_of("sglang"), RequestSettings(model=model))
+        answer = asyncio.create_task(client.send(prompts_of(ANSWER, 1, 7, tokenizer)[0]))
+        await asyncio.sleep(QUIET_S)
+        began = time.perf_counter()
+        others = []
+        for seed in range(prompts):
+            if answer.done():
+                break
+            others.append(await client.send(prompts_of(PROMPT, 1, 100 + seed, tokenizer)[0]))
+        ended = time.perf_counter()
+        output = await answer
+    arrivals = [output.sent_at + output.ttft]
+    for gap in output.itl:
+        arrivals.append(arrivals[-1] + gap)
+    quiet = [gap for gap, at in zip(output.itl, arrivals[1:], strict=True) if at < began]
+    busy = [gap for gap, at in zip(output.itl, arrivals[1:], strict=True) if began <= at < ended]
+    point = condense([output, *others], ended - began)
+    return point | {
+        "arrival_s": [round(at - began, 4) for at in arrivals],
+        "quiet_gaps_ms": [round(gap * 1e3, 2) for gap in quiet],
+        "busy_gaps_ms": [round(gap * 1e3, 2) for gap in busy],
+        "busy_s": round(ended - began, 3),
+    }

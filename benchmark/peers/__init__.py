@@ -1,0 +1,1 @@
+"""The contenders of engine_vs_peers.py: their environments, their models, their processes."""

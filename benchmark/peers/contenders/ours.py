@@ -1,0 +1,97 @@
+"""This repository's offline `Engine`: a scheduler process with its own compute thread, answers over ZeroMQ."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from protocol import serve
+
+import sglang
+from sglang.srt.entrypoints.engine import Engine
+
+INTERVAL = 8
+"""Tokens an event (--stream-interval): an offline user takes whole answers; steps are counted in such portions."""
+
+
+class Ours:
+    """See protocol.Contender."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._most = order["most_tokens"]
+        settings = {
+            "model_path": order["model"],
+            "threads": order["threads"],
+            "max_running_requests": order["most_rows"],
+            "max_total_tokens": order["pool_tokens"],
+            "chunked_prefill_size": order["chunk"],
+            "stream_interval": INTERVAL,
+            "log_level": "warning",
+        } | order.get("flags", {})
+        self._engine = Engine(**settings)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._news = threading.Condition()
+        self._rows: list[asyncio.Task[None]] = []
+        self._tokens: list[list[int]] = []
+        self.version = f"this engine, chunk {order['chunk']}"
+
+    def prefill(self, prompt: list[int]) -> float:
+        began = time.perf_counter()
+        self._engine.generate(input_ids=prompt, sampling_params=self._sampling(1))
+        return time.perf_counter() - began
+
+    def open(self, prompts: list[list[int]]) -> list[int]:
+        self.keep(0)
+        self._tokens = [[] for _ in prompts]
+        self._rows = [
+            asyncio.run_coroutine_threadsafe(self._start(i, prompt), self._loop).result()
+            for i, prompt in enumerate(prompts)
+        ]
+        self._wait(1)
+        return [tokens[0] for tokens in self._tokens]
+
+    async def _start(self, index: int, prompt: list[int]) -> "asyncio.Task[None]":
+        return asyncio.create_task(self._follow(index, prompt))
+
+    async def _follow(self, index: int, prompt: list[int]) -> None:
+        answers = await self._engine.async_generate(
+            input_ids=prompt, sampling_params=self._sampling(self._most), stream=True
+        )
+        assert isinstance(answers, AsyncIterator)
+        async for answer in answers:
+            with self._news:
+                self._tokens[index] = answer["output_ids"]
+                self._news.notify_all()
+
+    def keep(self, rows: int) -> None:
+        for row in self._rows[rows:]:
+            self._loop.call_soon_threadsafe(row.cancel)
+        del self._rows[rows:], self._tokens[rows:]
+
+    def decode(self, steps: int) -> tuple[float, list[list[int]]]:
+        """The rows go on by themselves: what is timed is from one portion to `steps` tokens later."""
+        if steps % INTERVAL:
+            raise ValueError(f"steps must be a multiple of {INTERVAL}")
+        self._wait(max(map(len, self._tokens)) + 1)  # the next portion: the referee may have stopped us since the last
+        began, start = time.perf_counter(), [len(tokens) for tokens in self._tokens]
+        self._wait(max(start) + steps)
+        seconds = time.perf_counter() - began
+        return seconds, [tokens[i : i + steps] for tokens, i in zip(self._tokens, start, strict=True)]
+
+    def _wait(self, length: int) -> None:
+        with self._news:
+            if not self._news.wait_for(lambda: all(len(tokens) >= length for tokens in self._tokens), 300):
+                raise TimeoutError(f"no {length} tokens within 300 s")
+
+    @staticmethod
+    def _sampling(tokens: int) -> dict[str, Any]:
+        return {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+
+
+if __name__ == "__main__":
+    assert sglang
+    sys.setswitchinterval(1e-3)
+    serve(Ours)
