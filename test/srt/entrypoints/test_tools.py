@@ -92,6 +92,31 @@ def test_tools_reach_the_template_and_auto_leaves_the_model_free(client: openai.
     assert "TOOLS" not in prompt(live)
 
 
+def test_a_named_tool_ends_with_stop_as_openai_s_does(client: openai.OpenAI, say: Say) -> None:
+    options = {"model": "smol", "messages": USER, "tools": TOOLS, "max_tokens": 200}
+    for choice, reason in (({"type": "function", "function": {"name": "weather"}}, "stop"), ("required", "tool_calls")):
+        say(CALLS, end=True)
+        answer = client.chat.completions.create(**options, tool_choice=choice).choices[0]
+        assert answer.message.tool_calls and answer.finish_reason == reason
+        say(CALLS, end=True)
+        chunks = list(client.chat.completions.create(**options, tool_choice=choice, stream=True))
+        assert chunks[-1].choices[0].finish_reason == reason
+
+
+def test_a_strict_tool_is_kept_to_unasked(client: openai.OpenAI, live: LiveFront) -> None:
+    strict = {**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}
+    options = {"model": "smol", "messages": USER, "max_tokens": 1}
+    client.chat.completions.create(**options, tools=[strict, TOOLS[1]])
+    form = json.loads(live.scheduler.generated()[-1].sampling.grammar.text)["format"]
+    assert form["type"] == "triggered_tags" and form["triggers"] == ["<tool_call>"] and not form["stop_after_first"]
+    schemas = [tag["content"]["json_schema"] for tag in form["tags"]]
+    assert schemas == [TOOLS[0]["function"]["parameters"], {"type": "object"}]
+    client.chat.completions.create(**options, tools=[strict], tool_choice="none")
+    assert live.scheduler.generated()[-1].sampling.grammar is None
+    client.chat.completions.create(**options, tools=[strict], response_format={"type": "json_object"})
+    assert live.scheduler.generated()[-1].sampling.grammar.kind == "json_object"
+
+
 def test_without_tools_the_text_of_calls_is_text(client: openai.OpenAI, say: Say) -> None:
     say(CALLS, end=True)
     choice = client.chat.completions.create(model="smol", messages=USER, max_tokens=200).choices[0]

@@ -10,10 +10,10 @@ from sglang.srt.entrypoints.openai.tools import (
     MAX_TOOLS,
     TOOL_NAME,
     FunctionName,
-    FunctionSpec,
     NamedTool,
     Tool,
     ToolChoice,
+    function_tool,
 )
 from sglang.srt.entrypoints.sampling_fields import MAX_STOPS, Body
 from sglang.srt.errors import RequestError
@@ -52,11 +52,7 @@ class MessagesTool(Body):
         """The same in chat's form. Raises RequestError for Anthropic's own tools."""
         if self.type != "custom":
             raise RequestError(f"tools: those of type {self.type!r} are not supported", param="tools")
-        return Tool(
-            function=FunctionSpec(
-                name=self.name, description=self.description, parameters=self.input_schema, strict=self.strict
-            )
-        )
+        return function_tool(self.name, self.description, self.input_schema, self.strict)
 
 
 class MessagesChoice(Body):

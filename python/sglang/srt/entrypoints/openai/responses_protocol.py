@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 from sglang.srt.entrypoints.grammar_fields import JsonSchema, ResponseFormat
 from sglang.srt.entrypoints.openai.errors import from_validation
 from sglang.srt.entrypoints.openai.protocol import MAX_MESSAGES, ChatBody, ChatMessage, ContentPart
-from sglang.srt.entrypoints.openai.tools import MAX_TOOLS, FunctionName, FunctionSpec, NamedTool, Tool
+from sglang.srt.entrypoints.openai.tools import MAX_TOOLS, FunctionName, FunctionSpec, NamedTool, Tool, function_tool
 from sglang.srt.entrypoints.sampling_fields import Body, refuse
 from sglang.srt.errors import RequestError
 
@@ -56,11 +56,7 @@ class ResponsesTool(FunctionSpec):
         """The same in chat's form. Raises RequestError for OpenAI's own tools."""
         if self.type != "function":
             raise RequestError(f"tools: those of type {self.type!r} are not supported", param="tools")
-        return Tool(
-            function=FunctionSpec(
-                name=self.name, description=self.description, parameters=self.parameters, strict=self.strict
-            )
-        )
+        return function_tool(self.name, self.description, self.parameters, self.strict)
 
 
 class ResponsesChoice(Body):

@@ -36,6 +36,13 @@ class Tool(Body):
         )
 
 
+def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None, strict: bool | None) -> Tool:
+    """A tool that says no more than it was given: templates print what is set."""
+    given = {"description": description, "parameters": parameters, "strict": strict}
+    function = FunctionSpec(name=name, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return Tool(type="function", function=function)
+
+
 class FunctionName(Body):
     """The function that must be called."""
 
