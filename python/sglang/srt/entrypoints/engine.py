@@ -1,30 +1,25 @@
-"""`sglang.Engine`: the engine without HTTP, for scripts. Scheduler process, tokenizer and answers are /generate's."""
+"""`sglang.Engine`: the engine without HTTP, for scripts. Scheduler processes, tokenizer and answers are /generate's."""
 
 import asyncio
 import queue
-import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import orjson
 import uvloop
 from pydantic import ValidationError
 
-from sglang.srt.config.cli import from_mapping
-from sglang.srt.config.hardware import detect
 from sglang.srt.config.overrides import model_overrides
-from sglang.srt.config.resolve import resolve
 from sglang.srt.entrypoints.front import Front, Phase
 from sglang.srt.entrypoints.http_tools import DONE
 from sglang.srt.entrypoints.native_generate import NativeReply, wanted_of
 from sglang.srt.entrypoints.native_protocol import GenerateBody
+from sglang.srt.entrypoints.offline_engines import OfflineEngines, offline_configs
 from sglang.srt.entrypoints.openai.embeddings import embed, prompts_of
 from sglang.srt.entrypoints.openai.errors import from_validation
-from sglang.srt.entrypoints.scheduler_client import SchedulerClient
-from sglang.srt.entrypoints.scheduler_launch import SchedulerProcess
-from sglang.srt.errors import ConfigError, EngineError
+from sglang.srt.errors import EngineError
 from sglang.srt.managers.tokenizer import Tokenizer
 from sglang.srt.observability.logs import setup_logging
 from sglang.srt.observability.metrics import Metrics
@@ -35,24 +30,41 @@ Result = TypeVar("Result")
 STOP_PATIENCE_S = 5.0
 
 
+class Asked(TypedDict, total=False):
+    """What `generate` and `async_generate` take besides the prompt: fields of /generate."""
+
+    return_logprob: bool
+    logprob_start_len: int | None
+    """First prompt token whose log probability is wanted; of none without it."""
+    top_logprobs_num: int
+    token_ids_logprob: Sequence[int] | None
+    rid: str | None
+    stream: bool
+    """An iterator of the answer so far, instead of the answer."""
+
+
+Prompt = str | Sequence[str] | None
+Params = Answer | Sequence[Answer] | None
+Ids = Sequence[int] | Sequence[Sequence[int]] | None
+
+
 class Engine:
-    """One unified engine in a child process. Thread-safe; use it as a context manager, or call `shutdown`."""
+    """An engine in a child process, or a prefill and a decode engine in two. Thread-safe; use it as a context manager,
+    or call `shutdown`.
+    """
 
-    def __init__(self, **settings: object) -> None:
-        """`settings`: the flags of launch_server with underscores, as `model_path="..."`.
+    def __init__(self, *, disagg: bool | Mapping[str, object] = False, **settings: object) -> None:
+        """`settings`: the flags of launch_server with underscores, as `model_path="..."`. With `disagg` prompts are
+        computed by a second engine; a mapping holds the settings in which that one differs.
 
-        Raises ConfigError for a wrong setting, EngineError where the engine does not start (its reason is on stderr).
+        Raises ConfigError for a wrong setting, EngineError where an engine does not start (its reason is on stderr).
         """
-        self.config = resolve(from_mapping(settings, where="Engine"), detect())
-        if self.config.dp_size > 1:
-            raise ConfigError("dp_size: the offline Engine is one replica; make several, or launch a server")
+        configs = offline_configs(settings, disagg)
+        self.config = configs[0]
         setup_logging("engine", self.config.log_level)
-        self._folder = tempfile.TemporaryDirectory(prefix="sglang-")
-        self._address = f"ipc://{self._folder.name}/scheduler.sock"
-        self._child = SchedulerProcess(self.config, self._address)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine-front", daemon=True)
-        self._client: SchedulerClient | None = None
+        self._engines = OfflineEngines(configs)
         self._closed = False
         try:
             tokenizer = Tokenizer.load(
@@ -69,49 +81,23 @@ class Engine:
             raise
 
     def generate(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        sampling_params: Answer | Sequence[Answer] | None = None,
-        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        *,
-        return_logprob: bool = False,
-        logprob_start_len: int | None = None,
-        top_logprobs_num: int = 0,
-        token_ids_logprob: Sequence[int] | None = None,
-        stream: bool = False,
-        rid: str | None = None,
+        self, prompt: Prompt = None, sampling_params: Params = None, input_ids: Ids = None, **asked: Unpack[Asked]
     ) -> Answer | list[Answer] | Iterator[Answer]:
         """What /generate answers: an object for one prompt, a list for several, an iterator with `stream`.
 
         Raises RequestError for a request that cannot be served.
         """
-        body = _body(
-            prompt, sampling_params, input_ids, return_logprob, logprob_start_len, top_logprobs_num, token_ids_logprob,
-            stream, rid,
-        )  # fmt: skip
-        if not stream:
+        body = _body(prompt, sampling_params, input_ids, asked)
+        if not body.stream:
             return self._run(self._whole(body))
         return self._streamed(body)
 
     async def async_generate(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        sampling_params: Answer | Sequence[Answer] | None = None,
-        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-        *,
-        return_logprob: bool = False,
-        logprob_start_len: int | None = None,
-        top_logprobs_num: int = 0,
-        token_ids_logprob: Sequence[int] | None = None,
-        stream: bool = False,
-        rid: str | None = None,
+        self, prompt: Prompt = None, sampling_params: Params = None, input_ids: Ids = None, **asked: Unpack[Asked]
     ) -> Answer | list[Answer] | AsyncIterator[Answer]:
         """`generate` for coroutines of any event loop; with `stream`, what is awaited is an async iterator."""
-        body = _body(
-            prompt, sampling_params, input_ids, return_logprob, logprob_start_len, top_logprobs_num, token_ids_logprob,
-            stream, rid,
-        )  # fmt: skip
-        if not stream:
+        body = _body(prompt, sampling_params, input_ids, asked)
+        if not body.stream:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._whole(body), self._loop))
         return self._async_streamed(body)
 
@@ -127,20 +113,23 @@ class Engine:
 
     def flush_cache(self) -> int:
         """Drops cached pages that no request uses; returns how many."""
-        return self._run(self._front.client.flush_cache())
+        return self._run(self._engines.flush_cache())
 
     def get_server_info(self) -> Answer:
-        """The scheduler's gauges and counters."""
-        state = self._run(self._front.client.get_state())
-        return {**state.gauges, **state.counters, **state.info}
+        """The scheduler's gauges and counters; with `disagg`, those of the prefill engine under "prefill"."""
+        shown = {
+            mode: {**state.gauges, **state.counters, **state.info} for mode, state in self._run(self._engines.states())
+        }
+        others = {mode: state for mode, state in shown.items() if mode != self.config.disagg_mode}
+        return {**shown[self.config.disagg_mode], **others}
 
     def start_profile(self, output_dir: str | None = None) -> None:
-        """Begins a torch profile of the compute thread."""
-        self._run(self._front.client.profile(start=True, folder=output_dir or self.config.profile_folder))
+        """Begins a torch profile of the compute threads."""
+        self._run(self._engines.profile(start=True, folder=output_dir or self.config.profile_folder))
 
     def stop_profile(self) -> str:
-        """Ends it; returns the trace's path."""
-        return self._run(self._front.client.profile(start=False))
+        """Ends it; returns the trace's path (two with `disagg`, separated by a space)."""
+        return self._run(self._engines.profile(start=False))
 
     def shutdown(self) -> None:
         """Ends the engine at once; idempotent."""
@@ -148,12 +137,11 @@ class Engine:
             return
         self._closed = True
         if self._thread.is_alive():
-            self._run(self._stop())
+            self._run(self._engines.close())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()
-        self._child.stop(STOP_PATIENCE_S)
-        self._folder.cleanup()
+        self._engines.stop(STOP_PATIENCE_S)
 
     def __enter__(self) -> "Engine":
         return self
@@ -167,19 +155,9 @@ class Engine:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _start(self, tokenizer: Tokenizer) -> None:
+        ready = await self._engines.start()
         metrics = Metrics(self.config.served_model_name, "offline")
-        client = self._client = SchedulerClient(self._address)
-        client.start()
-        self._front = Front(self.config, tokenizer, client, metrics)
-        self._child.watch(lambda code: client.died(f"the engine ended (exit code {code}); its reason is above"))
-        assert client.ready is not None
-        self._front.ready = await client.ready
-        self._front.phase = Phase.READY
-
-    async def _stop(self) -> None:
-        if self._client is not None:
-            self._client.shutdown(drain=False)
-            self._client.close()
+        self._front = Front(self.config, tokenizer, self._engines.client, metrics, phase=Phase.READY, ready=ready)
 
     async def _whole(self, body: GenerateBody) -> Answer | list[Answer]:
         generation = self._front.generate(await wanted_of(body, self._front), body.rid)
@@ -238,30 +216,13 @@ class Engine:
             put(None)
 
 
-def _body(
-    prompt: str | Sequence[str] | None,
-    sampling_params: Answer | Sequence[Answer] | None,
-    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
-    return_logprob: bool,
-    logprob_start_len: int | None,
-    top_logprobs_num: int,
-    token_ids_logprob: Sequence[int] | None,
-    stream: bool,
-    rid: str | None,
-) -> GenerateBody:
-    asked = {
-        "text": prompt,
-        "sampling_params": sampling_params,
-        "input_ids": input_ids,
-        "return_logprob": return_logprob,
-        "logprob_start_len": logprob_start_len,
-        "top_logprobs_num": top_logprobs_num,
-        "token_ids_logprob": token_ids_logprob,
-        "stream": stream,
-        "rid": rid,
-    }
+def _body(prompt: Prompt, sampling_params: Params, input_ids: Ids, asked: Asked) -> GenerateBody:
+    unknown = sorted(set(asked) - set(Asked.__annotations__))
+    if unknown:
+        raise TypeError(f"generate() has no argument {unknown[0]!r}; there are {', '.join(Asked.__annotations__)}")
+    body = {"text": prompt, "sampling_params": sampling_params, "input_ids": input_ids, **asked}
     try:
-        return GenerateBody.model_validate_json(orjson.dumps(asked))
+        return GenerateBody.model_validate_json(orjson.dumps(body))
     except ValidationError as error:
         raise from_validation(error) from error
     except TypeError as error:
