@@ -15,6 +15,7 @@ import torch
 
 from sglang.cluster.recipe import EngineSpec, find_recipe, load_recipe
 from sglang.srt.config.model import ModelSpec, read_model_spec
+from sglang.srt.config.replica import replica_config
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.disaggregation.shardmap.plan import expected_weight, plan_copies
@@ -23,7 +24,7 @@ from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.errors import SglangError
 from sglang.srt.kv_pool.base import TORCH_DTYPES
 from sglang.srt.kv_pool.layout import kv_layout
-from sglang.srt.layers.parameter import LayerContext
+from sglang.srt.layers.parameter import ExpertRanks, LayerContext
 from sglang.srt.model_executor.build import compute_dtype
 from sglang.srt.models.registry import build_model
 
@@ -34,6 +35,9 @@ def weight_bytes(spec: ModelSpec, config: ServerConfig, rank: int = 0) -> int:
     """Bytes of one rank's weights. Raises ConfigError where the model cannot be split so."""
     dtype = TORCH_DTYPES[compute_dtype(spec, config.dtype)]
     context = LayerContext(dtype, ParallelGroup(rank, config.tp_size), SoloCollectives(), config.ep_size)
+    if config.enable_dp_attention:
+        experts = ExpertRanks(ParallelGroup(rank, config.tp_size), SoloCollectives())
+        context = context._replace(group=ParallelGroup(), expert_ranks=experts)
     with torch.device("meta"):
         model = build_model(spec, context)
     return sum(
@@ -45,7 +49,8 @@ def layout_of(spec: ModelSpec, config: ServerConfig) -> ShardLayout:
     """The pools of one replica; a page where the recipe leaves their size to the machine."""
     dtype = compute_dtype(spec, config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
     kv = kv_layout(spec, page_size=config.page_size, dtype=dtype, model="")
-    return ShardLayout(kv=kv, tp_size=config.tp_size, num_pages=max(1, config.max_total_tokens // config.page_size))
+    ranks = replica_config(config, 0).tp_size
+    return ShardLayout(kv=kv, tp_size=ranks, num_pages=max(1, config.max_total_tokens // config.page_size))
 
 
 def engine_lines(engine: EngineSpec, spec: ModelSpec) -> Iterator[str]:
@@ -53,8 +58,7 @@ def engine_lines(engine: EngineSpec, spec: ModelSpec) -> Iterator[str]:
     config, layout = engine.config, layout_of(spec, engine.config)
     weights = weight_bytes(spec, config)
     token = sum(layout.page_bytes(rank) for rank in range(layout.tp_size)) * layout.kv.layers // layout.kv.page_size
-    ranks = f"{config.dp_size} replicas of {config.tp_size} ranks" if config.dp_size > 1 else f"{config.tp_size} ranks"
-    yield f"{engine.name}: {config.disagg_mode}, {ranks}, experts in {config.ep_size} parts"
+    yield f"{engine.name}: {config.disagg_mode}, {_ranks(config)}, experts in {config.ep_size} parts"
     yield f"  weights a rank      {weights / GB:.3f} GB in {compute_dtype(spec, config.dtype)}"
     yield f"  KV a token          {layout.kv.bytes_per_token():,} bytes once, {token:,} over the ranks of a replica"
     if config.max_total_tokens:
@@ -62,6 +66,12 @@ def engine_lines(engine: EngineSpec, spec: ModelSpec) -> Iterator[str]:
         yield f"  KV pool a rank      {pool / GB:.3f} GB: {layout.num_pages:,} pages of {config.page_size} tokens"
         yield f"  weights and pool    {(weights + pool) / GB:.3f} GB a rank"
     yield f"  python -m sglang.launch_server {shlex.join(engine.flags)}"
+
+
+def _ranks(config: ServerConfig) -> str:
+    if config.enable_dp_attention:
+        return f"{config.dp_size} replicas of 1 rank that share the experts (data-parallel attention)"
+    return f"{config.dp_size} replicas of {config.tp_size} ranks" if config.dp_size > 1 else f"{config.tp_size} ranks"
 
 
 def transfer_lines(source: EngineSpec, target: EngineSpec, spec: ModelSpec, tokens: int, gbps: float) -> Iterator[str]:
@@ -101,7 +111,7 @@ def report(name: str, tokens: int, gbps: float) -> Iterator[str]:
     for source in recipe.prefill:
         seen: set[tuple[int, int]] = set()
         for target in recipe.frontends:
-            ranks = (target.config.tp_size, target.config.dp_size)
+            ranks = (replica_config(target.config, 0).tp_size, target.config.dp_size)
             if ranks not in seen:
                 yield from transfer_lines(source, target, model_of(name, source.config), tokens, gbps)
             seen.add(ranks)

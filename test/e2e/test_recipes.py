@@ -26,7 +26,7 @@ def test_a_twin_has_the_topology_of_its_recipe(name: str) -> None:
     full, tiny = load_recipe(f"{name}.yaml"), load_recipe(f"{name}-tiny.yaml")
     assert len(full.prefill) == len(tiny.prefill) and len(full.frontends) == len(tiny.frontends)
     for mine, theirs in zip(full.engines, tiny.engines, strict=True):
-        for size in ("tp_size", "dp_size", "ep_size"):
+        for size in ("tp_size", "dp_size", "ep_size", "enable_dp_attention"):
             assert (getattr(mine.config, size) > 1) == (getattr(theirs.config, size) > 1), size
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.sharded import check_pairs, tiny_model
+from support.engines import Engine
+from support.sharded import FLAGS, answers, assert_equal, check_pairs, prompts, tiny_model
+
+SHARED = "--tp 2 --dp 2 --enable-dp-attention --ep-size 2"
 
 
 def test_one_rank_to_two_and_two_to_one(tmp_path: Path) -> None:
@@ -51,3 +54,25 @@ def test_pools_of_two_ranks_through_mapped_memory(tmp_path: Path) -> None:
         ["--tp 1 --disagg-provider mapped"],
         [2],
     )
+
+
+@pytest.mark.parametrize("kind", [pytest.param("qwen3-coder", marks=pytest.mark.slow), "deepseek-r1"])
+def test_replicas_that_share_experts_answer_as_one_rank(kind: str, tmp_path: Path) -> None:
+    """One prompt after the other keeps one replica busy and the other idle; then all at once, on both."""
+    model, asked = tiny_model(kind, tmp_path), prompts(7)
+    with Engine(*FLAGS, *SHARED.split(), model=model) as engine, Engine(*FLAGS, model=model) as alone:
+        expected = answers(alone.wait_ready(), asked)
+        engine.wait_ready()
+        for index in (1, 4):
+            assert_equal(answers(engine, asked[index : index + 1]), expected[index : index + 1], f"alone {index}")
+        assert_equal(answers(engine, asked), expected, "all at once")
+        assert engine.stop() == 0, "both replicas leave in order"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["qwen3-coder", "deepseek-r1"])
+def test_replicas_that_share_experts_on_either_side(kind: str, tmp_path: Path) -> None:
+    """Each replica is a peer; ranks of one engine and replicas of another hold the same KV."""
+    four = SHARED.replace("2", "4")
+    check_pairs(tiny_model(kind, tmp_path), [SHARED, "--tp 2"], [SHARED, four], [1, 2])

@@ -136,6 +136,29 @@ One process of the prefill engine has all ranks' pools mapped and posts for all 
 engine counts for all of its ranks. The expected weight is the number of extents: exact, and known before the
 prefill is asked.
 
+## Data-parallel attention, experts by ranks
+`--tp-size N --dp-size N --enable-dp-attention --ep-size N`, on either side. Each of the N replicas is a scheduler
+process of one rank: its own requests, KV pool, messenger and peers, the whole of attention, dense layers, shared
+experts and head, and 1/N of the routed experts. To other engines each replica is a peer of its own (engine id
+`HOST:PORT/dpN`), so a transfer names engine and replica, and latents lie once in the node in place of N times.
+
+- **In step without a plan in common.** A *round* is one forward pass of all replicas. A scheduler plans as if it were
+  alone; submitting a step calls a round (`distributed/_shm/rounds.cpp`, a word in shared memory), and every replica's
+  compute thread joins it: with its own next step, or with an empty one. No scheduler hears of another's requests, no
+  message is exchanged to agree, and an engine without work sleeps.
+- **An empty step** runs the layers' feed-forward parts on no tokens (`CausalLM.idle`): it serves the others' tokens
+  with its experts. It touches no KV, bumps no layer counter and is no step of its scheduler, so that a prefill
+  replica's thresholds stay what its scheduler computed.
+- **Lengths differ in every round**, also within one: a chunk that wants no logits ends after the last attention, beside
+  a decode step that goes on. So each sparse layer first gathers how many tokens go from whom to whom (8 N bytes a
+  rank); then each token's hidden state travels once to each rank that holds some of its experts, and that rank's
+  weighted sum comes back (`layers/moe/exchange.py`). Sums are added in rank order: answers do not depend on timing.
+- **The end.** A replica that was told to stop goes on joining until all have finished their requests. One that fails
+  logs its traceback and gives the rounds up; one that is killed is noticed by the HTTP process, which gives them up.
+- On CPU the exchange is a native all-to-all over shared memory. `Collectives.all_to_all` has NCCL's form (counts known
+  to both sides): that is the seam for GPUs, unwritten. Refused by name: attention over several ranks within a replica
+  (`--dp-size` less than `--tp-size`), and models without experts.
+
 ## Writes a page, of one layer, over all destination ranks
 Pages of {page} tokens, bfloat16. *Per token*: pages with tokens outside heads, K and V in tensors of their own, as
 many engines keep them; where the shardings differ, each token's part of K and of V is an extent. *Per head*: each

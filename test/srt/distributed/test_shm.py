@@ -10,9 +10,12 @@ from typing import TypeVar
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sglang.srt.distributed._shm import Aborted, Group, Mailbox
-from sglang.srt.distributed.shm_collectives import ShmCollectives, spin_ns
+from sglang.srt.distributed._shm import Aborted, Group, Mailbox, Rounds
+from sglang.srt.distributed.shared_group import spin_ns
+from sglang.srt.distributed.shm_collectives import ShmCollectives
 
 T = TypeVar("T")
 SLOT = 64 << 10
@@ -33,7 +36,9 @@ class Ranks:
         """`work` on every rank at once."""
         size = len(self.groups)
         with ThreadPoolExecutor(size) as threads:
-            jobs = [threads.submit(work, rank, ShmCollectives(group, size)) for rank, group in enumerate(self.groups)]
+            jobs = [
+                threads.submit(work, rank, ShmCollectives(group, rank, size)) for rank, group in enumerate(self.groups)
+            ]
             return [job.result(timeout=60) for job in jobs]
 
 
@@ -64,6 +69,102 @@ def test_all_gather_joins_the_last_axis(shape: tuple[int, ...]) -> None:
     found = Ranks(3).run(lambda rank, ranks: ranks.all_gather_last(inputs[rank]))
     for result in found:
         assert torch.equal(result, torch.cat(inputs, dim=-1))
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[int, int, list[list[int]]]:
+    """(ranks, width of a row in float32, counts of several exchanges); up to three slots of rows from one rank."""
+    size, width = draw(st.integers(1, 4)), draw(st.sampled_from([1, 3, 700, SLOT // 4]))
+    most = max(1, 3 * SLOT // (4 * width) // size)
+    count = st.one_of(st.just(0), st.integers(0, 5), st.integers(0, min(most, 20_000)))
+    matrix = st.lists(count, min_size=size * size, max_size=size * size)
+    return size, width, draw(st.lists(matrix, min_size=1, max_size=3))
+
+
+@settings(deadline=None, max_examples=60)
+@given(exchanges())
+def test_every_row_reaches_its_rank_once_and_in_order(case: tuple[int, int, list[list[int]]]) -> None:
+    """All-to-all of any counts: empty ranks, rows only to oneself, more rows than a slot holds, one after the other."""
+    size, width, matrices = case
+
+    def row(turn: int, sender: int, receiver: int, index: int) -> float:
+        return float(turn * 1_000_003 + (sender * size + receiver) * 20_011 + index)
+
+    def work(rank: int, ranks: ShmCollectives) -> list[torch.Tensor]:
+        found = []
+        for turn, counts in enumerate(matrices):
+            mine = [row(turn, rank, to, i) for to in range(size) for i in range(counts[rank * size + to])]
+            rows = torch.tensor(mine, dtype=torch.float64).to(torch.float32).unsqueeze(1)
+            found.append(ranks.all_to_all(rows.expand(-1, width), counts))
+        return found
+
+    for rank, found in enumerate(Ranks(size).run(work)):
+        for turn, counts in enumerate(matrices):
+            due = [row(turn, a, rank, i) for a in range(size) for i in range(counts[a * size + rank])]
+            expected = torch.tensor(due, dtype=torch.float64).to(torch.float32).unsqueeze(1).expand(-1, width)
+            assert torch.equal(found[turn], expected)
+
+
+def test_a_row_longer_than_a_slot_is_refused() -> None:
+    with pytest.raises(ValueError, match="a row must fit into a slot"):
+        Ranks(1).run(lambda rank, ranks: ranks.all_to_all(torch.zeros(1, SLOT), [1]))
+
+
+class Party:
+    """`size` ranks that step together: a barrier is what a round does."""
+
+    def __init__(self, size: int) -> None:
+        self.ranks = Ranks(size)
+        self.memory = mmap.mmap(-1, 4096)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.rounds = [Rounds(address=address, nbytes=4096, size=size) for _ in range(size)]
+        self.work: list[list[int]] = [[] for _ in range(size)]
+        self.done: list[list[int | None]] = [[] for _ in range(size)]
+
+    def live(self, rank: int, ranks: ShmCollectives) -> None:
+        """A compute thread."""
+        while self.rounds[rank].join():
+            job = self.work[rank].pop(0) if self.work[rank] else None
+            if self.work[rank]:
+                self.rounds[rank].call()
+            ranks.barrier()
+            self.done[rank].append(job)
+
+
+def test_work_of_any_rank_takes_all_ranks_along_and_none_is_forgotten() -> None:
+    """Submitting races with joining: nothing is left over, and all ranks count the same rounds."""
+    party = Party(3)
+
+    def submit(rank: int) -> None:
+        for job in range(300 if rank else 1):
+            party.work[rank].append(job)
+            party.rounds[rank].call()
+            if job % 40 == 0:
+                time.sleep(0.001)
+        while len([job for job in party.done[rank] if job is not None]) < (300 if rank else 1):
+            time.sleep(0.001)
+        party.rounds[rank].leave()
+
+    with ThreadPoolExecutor(3) as threads:
+        submitted = [threads.submit(submit, rank) for rank in range(3)]
+        party.ranks.run(party.live)
+        for one in submitted:
+            one.result(timeout=30)
+    assert len({len(done) for done in party.done}) == 1
+    for rank in range(3):
+        assert [job for job in party.done[rank] if job is not None] == list(range(300 if rank else 1))
+
+
+def test_rounds_end_when_all_have_left_or_at_once_when_closed() -> None:
+    party = Party(2)
+    party.rounds[0].leave()
+    party.rounds[0].call()
+    assert party.rounds[1].join(), "it has left, but others' rounds go on"
+    party.rounds[1].leave()
+    assert not party.rounds[0].join() and not party.rounds[1].join()
+    other = Party(2)
+    threading.Timer(0.1, other.rounds[1].close).start()
+    assert not other.rounds[0].join()
 
 
 def test_a_thousand_mixed_operations_never_mix_their_memory() -> None:

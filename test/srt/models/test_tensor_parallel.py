@@ -1,7 +1,7 @@
 """Two ranks, as threads with a barrier between them, compute what one computes."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from sglang.srt.config.model import read_model_spec
+from sglang.srt.config.model import ModelSpec, read_model_spec
 from sglang.srt.core.layout import ShardLayout
+from sglang.srt.distributed.collectives import SoloCollectives
 from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.errors import ConfigError
 from sglang.srt.kv_pool.layout import kv_layout
@@ -19,9 +20,9 @@ from sglang.srt.kv_pool.open import open_pool
 from sglang.srt.layers.attention.base import AttentionBatch, AttentionRow
 from sglang.srt.layers.attention.open import open_attention
 from sglang.srt.layers.moe.share import expert_share
-from sglang.srt.layers.parameter import LayerContext
+from sglang.srt.layers.parameter import ExpertRanks, LayerContext
 from sglang.srt.model_executor.hooks import NullHook
-from sglang.srt.models.base import ModelInput
+from sglang.srt.models.base import CausalLM, ModelInput
 from sglang.srt.models.registry import build_model
 from sglang.srt.models.weights import load_model
 from support.tiny_models import ROPES, SPARSE, make_checkpoint, reference_logits
@@ -50,6 +51,14 @@ class ThreadCollectives:
         """Concatenation."""
         return self._join(tensor, lambda parts: torch.cat(parts, dim=-1))
 
+    def all_to_all(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Each rank's share of every other's rows."""
+        size = len(self._exchange.slots)
+        cuts = [list(counts[sender * size : (sender + 1) * size]) for sender in range(size)]
+        return self._join(
+            rows, lambda parts: torch.cat([p.split(cut)[self._rank] for p, cut in zip(parts, cuts, strict=True)])
+        )
+
     def broadcast(self, tensor: torch.Tensor) -> None:
         """From rank 0."""
         tensor.copy_(self._join(tensor.clone(), lambda parts: parts[0]))
@@ -74,21 +83,33 @@ def logits_of_rank(
     collectives = ThreadCollectives(exchange, rank)
     model = build_model(spec, LayerContext(torch.float32, ParallelGroup(rank, size), collectives, ep_size))
     load_model(model, folder, spec)
+    forward = forward_of(spec, model, ParallelGroup(rank, size))
+    forward(tokens[:9], 0, wanted=True)
+    found = forward(tokens[9:], 9, wanted=True)
+    assert found is not None
+    return found
+
+
+Forward = Callable[..., torch.Tensor | None]
+
+
+def forward_of(spec: ModelSpec, model: CausalLM, group: ParallelGroup) -> Forward:
+    """`forward(tokens, start, wanted=...)` of one prompt in a pool of its own."""
     layout = kv_layout(spec, page_size=4, dtype="float32", model="m")
-    shard = ShardLayout(kv=layout, tp_size=size, num_pages=8)
-    pool = open_pool(shard, rank, PrivateMemory(shard.region_bytes(rank), lambda nbytes: None))
-    backend = open_attention(spec, pool, model.latent_heads(), size)
-    logits = torch.empty(0)
-    with torch.inference_mode():
-        for start, length in ((0, 9), (9, len(tokens) - 9)):
-            positions = torch.arange(start, start + length)
-            table = torch.arange(8, dtype=torch.int32).flip(0).unsqueeze(0)
-            backend.prepare(AttentionBatch((AttentionRow(start, length),), table, positions))
-            inputs = ModelInput(torch.tensor(tokens[start : start + length]), positions, torch.arange(length))
-            found = model.forward(inputs, backend, NullHook())
-            assert found is not None
-            logits = found
-    return logits
+    shard = ShardLayout(kv=layout, tp_size=group.size, num_pages=8)
+    pool = open_pool(shard, group.rank, PrivateMemory(shard.region_bytes(group.rank), lambda nbytes: None))
+    backend = open_attention(spec, pool, model.latent_heads(), group.size)
+    table = torch.arange(8, dtype=torch.int32).flip(0).unsqueeze(0)
+
+    @torch.inference_mode()
+    def forward(tokens: list[int], start: int, *, wanted: bool) -> torch.Tensor | None:
+        length = len(tokens)
+        positions = torch.arange(start, start + length)
+        backend.prepare(AttentionBatch((AttentionRow(start, length),), table, positions))
+        inputs = ModelInput(torch.tensor(tokens), positions, torch.arange(length) if wanted else None)
+        return model.forward(inputs, backend, NullHook())
+
+    return forward
 
 
 @pytest.mark.parametrize(("kv_heads", "tied"), [(2, True), (2, False), (1, True)])
@@ -119,6 +140,37 @@ def check_ranks(folder: Path, model: PreTrainedModel, size: int, ep_size: int = 
 def test_ranks_share_experts_by_columns_or_whole(tmp_path: Path, name: str, size: int, ep_size: int) -> None:
     kind, rope, config = SPARSE[name]
     check_ranks(tmp_path, make_checkpoint(tmp_path, kind, rope_parameters=ROPES[rope], **config), size, ep_size)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v2_lite", "qwen3_moe"])
+def test_replicas_that_share_experts_are_each_the_whole_model(tmp_path: Path, name: str) -> None:
+    """Uneven rounds: a chunk that wants no logits beside a prompt that does, then a chunk beside nothing."""
+    kind, rope, config = SPARSE[name]
+    reference = make_checkpoint(tmp_path, kind, rope_parameters=ROPES[rope], **config)
+    spec, exchange = read_model_spec(tmp_path), Exchange(2)
+    long, short = list(range(3, 24)), list(range(40, 47))
+
+    def replica(rank: int) -> torch.Tensor | None:
+        ranks = ExpertRanks(ParallelGroup(rank, 2), ThreadCollectives(exchange, rank))
+        model = build_model(spec, LayerContext(torch.float32, ParallelGroup(), SoloCollectives(), 2, ranks))
+        load_model(model, tmp_path, spec)
+        forward = forward_of(spec, model, ParallelGroup())
+        with torch.inference_mode():
+            if rank == 0:
+                assert forward(long[:9], 0, wanted=False) is None
+                return forward(long[9:], 9, wanted=True)
+            found = forward(short, 0, wanted=True)
+            model.idle()
+            return found
+
+    with ThreadPoolExecutor(2) as threads:
+        jobs = [threads.submit(replica, rank) for rank in range(2)]
+        found = [job.result(timeout=60) for job in jobs]
+    for logits, expected in zip(
+        found, (reference_logits(reference, long)[9:], reference_logits(reference, short)), strict=True
+    ):
+        assert logits is not None
+        assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-4
 
 
 def test_which_experts_a_rank_holds() -> None:

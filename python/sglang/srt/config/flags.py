@@ -75,6 +75,10 @@ _SCHEDULING = (
     Flag(
         "dp_size", "Replicas behind the HTTP server; requests go to the least busy.", ("--dp", "--data-parallel-size")
     ),
+    Flag(
+        "enable_dp_attention",
+        "Replicas attend to requests of their own and share the experts; --dp-size and --ep-size equal --tp-size.",
+    ),
     Flag("threads", "Compute threads of the worker."),
     Flag("cpu_cores", "Cores that this engine is pinned to, such as `0-3,6`."),
 )
@@ -156,6 +160,5 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("--disable-cuda-graph", neutral=("",), switch=True),
     Refusal("--skip-tokenizer-init", switch=True),
     Refusal("--enable-trace", "use --trace-file FILE", switch=True),
-    Refusal("--enable-dp-attention", switch=True),
     Refusal("--enable-torch-compile", switch=True),
 )

@@ -44,6 +44,14 @@ _CHECKS: tuple[_Check, ...] = (
     (lambda c: 1 <= c.tp_size <= 64, "--tp-size: must be 1..64"),
     (lambda c: c.ep_size >= 1 and c.tp_size % c.ep_size == 0, "--ep-size: must divide --tp-size"),
     (lambda c: 1 <= c.dp_size <= 64, "--dp-size: must be 1..64"),
+    (
+        lambda c: not c.enable_dp_attention or c.dp_size == c.tp_size > 1,
+        "--enable-dp-attention: --dp-size must equal --tp-size, 2 or more: each rank attends alone",
+    ),
+    (
+        lambda c: not c.enable_dp_attention or c.ep_size == c.tp_size,
+        "--enable-dp-attention: --ep-size must equal --tp-size: experts are divided among all ranks",
+    ),
     (lambda c: c.threads >= 1, "--threads: must be at least 1"),
     (lambda c: c.grammar_compile_timeout >= 1, "--grammar-compile-timeout: must be at least 1 second"),
     (

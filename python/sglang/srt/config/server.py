@@ -73,6 +73,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Parts into which each layer's experts are divided; it divides tp_size."""
     dp_size: int = 1
     """Replicas of the engine behind the one HTTP server, each with tp_size ranks and a KV pool of its own."""
+    enable_dp_attention: bool = False
+    """The replicas divide the tp_size ranks and the experts among them, in place of each having its own."""
     dp_rank: int = 0
     """Which replica this configuration is of; no flag sets it."""
     threads: int = 1

@@ -7,9 +7,11 @@ import contextlib
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import msgspec
 
@@ -41,6 +43,8 @@ def main() -> None:
             with line:
                 if os.fork() == 0:
                     _supervise(line, setup, compiler)
+        # An engine that was killed cannot remove the folder of its socket.
+        shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
 
 
 def _supervise(line: socket.socket, setup: Setup, compiler: XGrammarCompiler) -> None:

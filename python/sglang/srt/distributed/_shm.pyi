@@ -31,6 +31,12 @@ class Group:
     def broadcast(self, address: int, nbytes: int, root: int) -> None:
         """The root's bytes, to everybody."""
 
+    def all_to_all(self, source: int, row_bytes: int, counts: list[int], target: int) -> None:
+        """Each rank's rows for each rank. `counts[a * size + b]`, equal on every rank: rows from rank a to rank b.
+
+        `source` holds this rank's rows by destination, `target` gets those for it by sender.
+        """
+
     def barrier(self) -> None:
         """Return once every rank is here; what each wrote before is visible then."""
 
@@ -52,3 +58,26 @@ class Mailbox:
 
     def close(self) -> None:
         """The writer has said everything."""
+
+class Rounds:
+    """Ranks that step together although each has work of its own: whoever has some calls, and every rank joins.
+
+    What happens in a round must synchronise the ranks; zeroed shared memory.
+    """
+
+    def __init__(self, *, address: int, nbytes: int, size: int) -> None: ...
+    @staticmethod
+    def needed() -> int:
+        """Bytes."""
+
+    def call(self) -> None:
+        """There will be a round after those that this rank has joined. For any thread of the rank; never blocks."""
+
+    def join(self) -> bool:
+        """Wait for the next round; False once the rounds are over. One thread of a rank joins."""
+
+    def leave(self) -> None:
+        """This rank calls no more, but joins until every rank has left. Once for each rank."""
+
+    def close(self) -> None:
+        """No more rounds, for any rank. Idempotent."""

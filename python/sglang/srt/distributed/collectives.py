@@ -1,5 +1,6 @@
 """What layers need of the other ranks."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -14,6 +15,13 @@ class Collectives(Protocol):
 
     def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
         """The ranks' `[..., n]` joined along the last axis, in rank order: `[..., size * n]`."""
+        ...
+
+    def all_to_all(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Rows `[n, width]` to the ranks they are for: what is here stands by destination, what returns by sender.
+
+        `counts` is flat `[size * size]` and equal on every rank: entry a * size + b counts rows from rank a to rank b.
+        """
         ...
 
     def broadcast(self, tensor: torch.Tensor) -> None:
@@ -33,6 +41,9 @@ class SoloCollectives:
 
     def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
+
+    def all_to_all(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        return rows
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         pass

@@ -6,7 +6,7 @@ from sglang.srt.errors import ConfigError
 
 
 class ParallelGroup(msgspec.Struct, frozen=True):
-    """A rank's place among the ranks that share every layer."""
+    """A rank's place among the ranks that share something: every layer, or the experts of every layer."""
 
     rank: int = 0
     size: int = 1

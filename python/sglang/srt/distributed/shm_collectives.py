@@ -4,33 +4,22 @@ Measured with benchmark/tp_overhead.py: gloo's all-reduce takes tens to thousand
 machine with fewer cores than ranks, and it cannot be told to give up (docs/adr/shared-memory-collectives.md).
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from sglang.srt.distributed import _shm
 
-SLOT_BYTES = 4 << 20
-"""A longer operation goes in parts, two barriers each. Memory that no operation needed is never touched."""
-SPIN_NS = 20_000
-"""How long a barrier is polled where every rank has a core: about what a futex's sleep and wake cost."""
 ELEMENTS = {torch.float32: _shm.Element.f32, torch.bfloat16: _shm.Element.bf16, torch.int64: _shm.Element.i64}
 """What can be added up."""
-
-
-def spin_ns(ranks: int, cores: int) -> int:
-    """How long to poll: not at all where a poller would take the core of the rank that it waits for."""
-    return SPIN_NS if cores > ranks else 0
-
-
-def group_bytes(size: int) -> int:
-    """Memory that a group of `size` ranks exchanges through; whole pages."""
-    return -(-_shm.Group.needed(size, SLOT_BYTES) // 4096) * 4096
 
 
 class ShmCollectives:
     """The Collectives of one rank. Operations raise `_shm.Aborted` once somebody has given the group up."""
 
-    def __init__(self, group: _shm.Group, size: int) -> None:
+    def __init__(self, group: _shm.Group, rank: int, size: int) -> None:
         self._group = group
+        self._rank = rank
         self._size = size
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -45,6 +34,14 @@ class ShmCollectives:
         joined = tensor.new_empty(*tensor.shape[:-1], self._size * width)
         self._group.all_gather(tensor.data_ptr(), rows, row_bytes, joined.data_ptr())
         return joined
+
+    def all_to_all(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        rows = rows.contiguous()
+        rank, width = self._rank, rows.shape[1]
+        arriving = sum(counts[sender * self._size + rank] for sender in range(self._size))
+        received = rows.new_empty(arriving, width)
+        self._group.all_to_all(rows.data_ptr(), width * rows.element_size(), list(counts), received.data_ptr())
+        return received
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         assert tensor.is_contiguous()

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -28,6 +29,7 @@ from sglang.srt.errors import CheckpointError, ConfigError, EngineError, Request
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.tokenizer import Tokenizer
 from sglang.srt.messages.frontend import State
+from sglang.srt.model_executor.dp.lockstep import Lockstep, lockstep_memory
 from sglang.srt.observability.logs import setup_logging
 from sglang.srt.observability.metrics import Metrics
 
@@ -63,9 +65,11 @@ def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[s
     with tempfile.TemporaryDirectory(prefix="sglang-") as private:
         addresses = [f"ipc://{private}/scheduler{rank}.sock" for rank in range(config.dp_size)]
         children: list[SchedulerProcess] = []
+        shared = lockstep_memory(config.dp_size) if config.enable_dp_attention else None
+        lockstep = None if shared is None else Lockstep(shared, 0, config.dp_size)
         try:
             for rank, address in enumerate(addresses):
-                children.append(SchedulerProcess(replica_config(config, rank), address, command))
+                children.append(SchedulerProcess(replica_config(config, rank), address, command, shared))
             tokenizer = Tokenizer.load(
                 config.model_path,
                 config.tokenizer_path,
@@ -73,7 +77,7 @@ def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[s
                 trust_remote_code=config.trust_remote_code,
                 overrides=model_overrides(config),
             )
-            process = HttpProcess(config, tokenizer, children)
+            process = HttpProcess(config, tokenizer, children, Path(private), lockstep)
             return uvloop.run(process.run(listener, addresses))
         finally:
             for child in children:
@@ -85,10 +89,22 @@ def _serve_on(listener: socket.socket, config: ServerConfig, command: Sequence[s
 class HttpProcess:
     """One run of the server: everything that lives on its event loop."""
 
-    def __init__(self, config: ServerConfig, tokenizer: Tokenizer, children: Sequence[SchedulerProcess]) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        tokenizer: Tokenizer,
+        children: Sequence[SchedulerProcess],
+        private: Path,
+        lockstep: Lockstep | None,
+    ) -> None:
+        """`private`: the folder of the sockets to the children. `lockstep`: what they step in together, where none of
+        them goes on without another.
+        """
         self._config = config
         self._tokenizer = tokenizer
         self._children = children
+        self._private = private
+        self._lockstep = lockstep
         self._code = 0
         self._signals = 0
         self._alive = len(children)
@@ -144,6 +160,8 @@ class HttpProcess:
             return
         if self._front.phase is Phase.STARTING:
             self._front.phase = Phase.READY
+        # All are connected, so the sockets' names have served; a killed process could not remove them.
+        shutil.rmtree(self._private, ignore_errors=True)
         # What start-up made (routes, schemas, the vocabulary) stays: collections need not walk it while streams wait.
         gc.collect()
         gc.freeze()
@@ -161,6 +179,8 @@ class HttpProcess:
         self._alive -= 1
         if not self._alive:
             self._free_to_go.set()
+        if self._lockstep is not None and (code or not self._signals):
+            self._lockstep.give_up()
         if self._signals:
             if code or not self._alive:  # a replica that has finished leaves the others to theirs
                 self._client.died("the server is stopping")

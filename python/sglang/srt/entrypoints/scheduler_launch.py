@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from sglang.srt.config.hardware import child_environment
 from sglang.srt.config.server import ServerConfig
+from sglang.srt.kv_pool.shareable import SharedMemory
 
 SCHEDULER = (sys.executable, "-m", "sglang.srt.entrypoints.scheduler_process")
 
@@ -20,10 +23,21 @@ _log = logging.getLogger("sglang.launch")
 class SchedulerProcess:
     """The child of an HTTP process. It lives as long as its stdin is open, so it cannot outlive its parent."""
 
-    def __init__(self, config: ServerConfig, address: str, command: Sequence[str] = SCHEDULER) -> None:
-        """Starts `command --address ADDRESS` and writes the configuration, one line of JSON, to its stdin."""
+    def __init__(
+        self,
+        config: ServerConfig,
+        address: str,
+        command: Sequence[str] = SCHEDULER,
+        lockstep: SharedMemory | None = None,
+    ) -> None:
+        """Starts `command --address ADDRESS [--lockstep FD]` and writes the configuration, one line of JSON, to its
+        stdin. `lockstep` is what the replicas of --enable-dp-attention share.
+        """
+        given = () if lockstep is None else (lockstep.fileno(),)
+        flags = ["--address", address, *(f"--lockstep={descriptor}" for descriptor in given)]
         self._child = subprocess.Popen(
-            [*command, "--address", address],
+            [*command, *flags],
+            pass_fds=given,
             stdin=subprocess.PIPE,
             env=child_environment(config.threads),
             process_group=0,  # Ctrl-C in a terminal is for the parent, which lets requests finish first
@@ -67,6 +81,14 @@ class SchedulerProcess:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+        _sweep(self._child.pid)
+
+
+def _sweep(pid: int) -> None:
+    """Remove what a killed scheduler left in /dev/shm: its endpoint's memory (pyfabric/_core/shared_memory.cpp)."""
+    space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - of the link's target, which is no file
+    for path in Path("/dev/shm").glob(f"pyfabric-{space}-{pid}-*"):
+        path.unlink(missing_ok=True)
 
 
 def exit_code_of(child_code: int) -> int:

@@ -1,6 +1,8 @@
 """The scheduler process: composition of worker, page cache, role and loop. Started by the HTTP process, never by hand.
 
-python -m sglang.srt.entrypoints.scheduler_process --address ipc://...    # ServerConfig as one JSON line on stdin
+python -m sglang.srt.entrypoints.scheduler_process --address ipc://... [--lockstep FD]
+
+ServerConfig comes as one JSON line on stdin; FD is memory that the replicas of --enable-dp-attention share.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from sglang.srt.entrypoints.workers import Workers, build_workers
 from sglang.srt.errors import CheckpointError, ConfigError
 from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
+from sglang.srt.kv_pool.shareable import SharedMemory
 from sglang.srt.managers.limits import Limits
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.role import UnifiedRole
@@ -42,6 +45,7 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.cache_manager import CacheManager
 from sglang.srt.messages.codec import Codec
 from sglang.srt.messages.frontend import Ready, ToFrontend, ToScheduler
+from sglang.srt.model_executor.dp.lockstep import Lockstep, lockstep_bytes
 from sglang.srt.model_executor.hooks import NullHook
 from sglang.srt.model_executor.profiler import TorchProfiler
 from sglang.srt.models.base import LayerHook
@@ -94,21 +98,20 @@ class Parts:
     assembled: Assembled
 
 
-def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
+def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer, lockstep: Lockstep | None) -> Parts:
     """Load, allocate and connect. The fabric opens before the weights load: a wrong provider shows at once."""
     folder = read_model_folder(Path(config.model_path), model_overrides(config))
     grammars = open_grammars(config, spec.vocab_size, folder.end_token_ids)
     if config.disagg_mode == "null":
-        workers = build_workers(config, spec, NullHook(), grammars)
+        workers = build_workers(config, spec, NullHook(), grammars, lockstep)
         return Parts(workers, grammars, Assembled(UnifiedRole(), ()))
     settings = role_settings(config)
     messenger = open_messenger(config, settings)
     with ExitStack() as undo:
         # An engine that fails to start must not leave its fabric's shared memory behind.
         undo.callback(messenger.close)
-        workers = build_workers(
-            config, spec, layer_hook(config, messenger, tracer), grammars, shared=messenger.needs_shared_memory
-        )
+        hook = layer_hook(config, messenger, tracer)
+        workers = build_workers(config, spec, hook, grammars, lockstep, shared=messenger.needs_shared_memory)
         undo.callback(workers.worker.close)
         assembled = assemble(
             config,
@@ -125,7 +128,16 @@ def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer) -> Parts:
     return Parts(workers, grammars, assembled)
 
 
-def run(config: ServerConfig, address: str) -> None:
+def open_lockstep(config: ServerConfig, descriptor: int) -> Lockstep | None:
+    """This replica's end of what those of --enable-dp-attention share."""
+    if not config.enable_dp_attention:
+        return None
+    memory = SharedMemory(descriptor, lockstep_bytes(config.dp_size))
+    memory.close()
+    return Lockstep(memory, config.dp_rank, config.dp_size)
+
+
+def run(config: ServerConfig, address: str, lockstep: Lockstep | None) -> None:
     """Build the engine, say Ready, turn the loop until told to leave."""
     spec = read_model_spec(Path(config.model_path), model_overrides(config))
     parent = ParentWatch()
@@ -133,7 +145,7 @@ def run(config: ServerConfig, address: str) -> None:
         address, incoming=Codec[ToScheduler](ToScheduler), outgoing=Codec[ToFrontend](ToFrontend), bind=False
     )
     tracer = open_tracer(config)
-    parts = build(config, spec, tracer)
+    parts = build(config, spec, tracer, lockstep)
     profiler = TorchProfiler(parts.workers.worker, f"{config.disagg_mode}-{config.port}")
     channel = WatchedChannel(ParentChannel(wire, parent), Watchdog(config.watchdog_timeout), profiler)
     limits = limits_of(config, spec)
@@ -194,7 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 2 for what the user can mend, 1 for a broken engine, 0 after a Shutdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True)
-    address = parser.parse_args(argv).address
+    parser.add_argument("--lockstep", type=int, default=-1)
+    arguments = parser.parse_args(argv)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerConfig)
     role = "engine" if config.disagg_mode == "null" else config.disagg_mode
     name = f"{role} dp{config.dp_rank}" if config.dp_size > 1 else role
@@ -203,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.sched_setaffinity(0, config.cpu_cores)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        run(config, address)
+        run(config, arguments.address, open_lockstep(config, arguments.lockstep))
     except (ConfigError, CheckpointError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

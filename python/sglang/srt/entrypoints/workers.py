@@ -11,6 +11,8 @@ from sglang.srt.kv_pool.base import KVPool, Region
 from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.kv_pool.shareable import SharedMemory, shared_pool
 from sglang.srt.model_executor.build import build_worker
+from sglang.srt.model_executor.dp.lockstep import Lockstep
+from sglang.srt.model_executor.dp.worker import build_dp_worker
 from sglang.srt.model_executor.grammar_rows import MatcherSource
 from sglang.srt.model_executor.options import WorkerOptions
 from sglang.srt.model_executor.tp.worker import build_tp_worker
@@ -57,9 +59,16 @@ def worker_options(config: ServerConfig) -> WorkerOptions:
 
 
 def build_workers(
-    config: ServerConfig, spec: ModelSpec, hook: LayerHook, matchers: MatcherSource | None, *, shared: bool = False
+    config: ServerConfig,
+    spec: ModelSpec,
+    hook: LayerHook,
+    matchers: MatcherSource | None,
+    lockstep: Lockstep | None = None,
+    *,
+    shared: bool = False,
 ) -> Workers:
-    """Load weights and allocate pools. `shared`: the lead's pool too is to be shareable.
+    """Load weights and allocate pools. `lockstep`: with the replicas that share the experts. `shared`: the lead's pool
+    too is to be shareable.
 
     Raises as model_executor.build.build_worker does, and EngineError where another rank fails.
     """
@@ -72,6 +81,9 @@ def build_workers(
         lead.append(shared_pool(nbytes, progress))
         return lead[0]
 
+    if lockstep is not None:
+        stepping, pool = build_dp_worker(path, spec, options, lockstep, hook, allocate=allocate, matchers=matchers)
+        return Workers(stepping, pool, lead[0] if lead else None, ())
     if config.tp_size == 1:
         alone, pool = build_worker(path, spec, options, hook, allocate, matchers)
         return Workers(alone, pool, lead[0] if lead else None, ())

@@ -13,6 +13,13 @@ from sglang.srt.distributed.collectives import Collectives
 from sglang.srt.distributed.groups import ParallelGroup
 
 
+class ExpertRanks(NamedTuple):
+    """The ranks that divide the experts of every sparse layer among them, each with tokens of its own."""
+
+    group: ParallelGroup
+    collectives: Collectives
+
+
 class LayerContext(NamedTuple):
     """What every layer is built with."""
 
@@ -21,6 +28,8 @@ class LayerContext(NamedTuple):
     collectives: Collectives
     ep_size: int = 1
     """Parts into which each layer's experts are divided; the ranks of one part share every expert's columns."""
+    expert_ranks: ExpertRanks | None = None
+    """Where attention is data-parallel: those of all replicas. None: `group` divides the experts too."""
 
 
 class Piece(NamedTuple):

@@ -17,7 +17,7 @@ from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.kv_pool.open import open_pool
 from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.layers.attention.open import open_attention
-from sglang.srt.layers.parameter import LayerContext
+from sglang.srt.layers.parameter import ExpertRanks, LayerContext
 from sglang.srt.model_executor.follower import FollowerRunner
 from sglang.srt.model_executor.grammar_rows import MatcherSource
 from sglang.srt.model_executor.memory_budget import pages_that_fit
@@ -90,17 +90,26 @@ def build_runner(
     hook: LayerHook,
     allocate: Allocate = PrivateMemory,
     matchers: MatcherSource | None = None,
+    expert_ranks: ExpertRanks | None = None,
 ) -> tuple[ModelRunner, KVPool]:
     """What build_worker puts into a thread."""
-    loaded = load_rank(model_path, spec, options, ParallelGroup(), SoloCollectives())
+    loaded = load_rank(model_path, spec, options, ParallelGroup(), SoloCollectives(), expert_ranks)
     pool = make_pool(loaded, pages_for(loaded), allocate)
     return make_runner(loaded, pool, hook, matchers), pool
 
 
 def load_rank(
-    model_path: Path, spec: ModelSpec, options: WorkerOptions, group: ParallelGroup, collectives: Collectives
+    model_path: Path,
+    spec: ModelSpec,
+    options: WorkerOptions,
+    group: ParallelGroup,
+    collectives: Collectives,
+    expert_ranks: ExpertRanks | None = None,
 ) -> LoadedRank:
-    """Read this rank's share of the weights. Raises as build_worker does."""
+    """Read this rank's share of the weights. `expert_ranks`: who divides the experts, where that is not `group`.
+
+    Raises as build_worker does.
+    """
     layout = engine_layout(model_path, spec, options)
     max_context = options.max_context or spec.max_positions
     if max_context > spec.max_positions:
@@ -109,7 +118,7 @@ def load_rank(
             f"""--json-model-override-args '{{"max_position_embeddings": {max_context}}}' insists"""
         )
     dtype = TORCH_DTYPES[compute_dtype(spec, options.dtype)]
-    model = build_model(spec, LayerContext(dtype, group, collectives, options.ep_size))
+    model = build_model(spec, LayerContext(dtype, group, collectives, options.ep_size, expert_ranks))
     if options.load_format == "dummy":
         load_dummy(model, options.random_seed)
     else:

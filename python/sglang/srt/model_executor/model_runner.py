@@ -66,6 +66,11 @@ class ModelRunner:
         sampled = self._sample(logits, batch) if len(batch.slots) else ()
         return _result(plan, sampled, started, forwarded, scored)
 
+    @torch.inference_mode()
+    def idle(self) -> None:
+        """Take part in a step of other ranks, without rows."""
+        self._model.idle()
+
     def _sample(self, logits: torch.Tensor, batch: ForwardBatch) -> tuple[SampledToken, ...]:
         sampled = self._sampler.sample(logits, batch.slots, batch.sampled_positions)
         self._collectives.broadcast(sampled.tokens)

@@ -34,12 +34,68 @@ class ComputeWorker(Worker, Protocol):
         ...
 
 
-class ThreadWorker:
-    """A ComputeWorker of one rank.
+class StepResults:
+    """What a compute thread has finished, for the scheduler's thread.
 
     The descriptor is an eventfd that is signalled when the first result lands in an empty list, and cleared when poll
     has taken everything; after a failure it stays readable.
     """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._results: deque[StepResult] = deque()
+        self._failure = ""
+        self._closed = False
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def finish(self, result: StepResult) -> None:
+        """A step is over."""
+        with self._lock:
+            if not self._results:
+                os.eventfd_write(self._event, 1)
+            self._results.append(result)
+
+    def fail(self, text: str) -> None:
+        """No step will end any more, because of `text`."""
+        with self._lock:
+            self._failure = text
+            os.eventfd_write(self._event, 1)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the compute thread has failed."""
+        return bool(self._failure)
+
+    def poll(self) -> list[StepResult]:
+        """Finished steps; once they are taken, EngineError with the text of the failure."""
+        with self._lock:
+            results = list(self._results)
+            self._results.clear()
+            if not results and self._failure:
+                raise EngineError(f"the worker died:\n{self._failure}")
+            if results and not self._failure and not self._closed:
+                os.eventfd_read(self._event)
+        return results
+
+    def fileno(self) -> int:
+        """Readable while poll() would return something or raise."""
+        return self._event
+
+    def close(self) -> None:
+        """Nothing will finish any more."""
+        self._closed = True
+        os.close(self._event)
+
+
+def prepare_thread(threads: int, cores: Collection[int]) -> None:
+    """Pinning and thread counts are per thread: OpenMP's helpers inherit both from here."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+    torch.set_num_threads(threads)
+
+
+class ThreadWorker:
+    """A ComputeWorker of one rank."""
 
     def __init__(self, executor: StepExecutor, *, threads: int, cores: Collection[int] = ()) -> None:
         """`threads`: torch's threads for each operation; `cores`: where they are pinned, all where empty."""
@@ -47,12 +103,9 @@ class ThreadWorker:
         self._threads = threads
         self._cores = tuple(cores)
         self._plans: queue.Queue[StepPlan | Callable[[], object] | None] = queue.Queue()
-        self._lock = threading.Lock()
-        self._results: deque[StepResult] = deque()
-        self._failure = ""
+        self._results = StepResults()
         self._closed = False
         self._stopping = threading.Event()
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
@@ -71,17 +124,10 @@ class ThreadWorker:
 
     def poll(self) -> list[StepResult]:
         """Finished steps; once they are taken, EngineError with the traceback of the step that failed."""
-        with self._lock:
-            results = list(self._results)
-            self._results.clear()
-            if not results and self._failure:
-                raise EngineError(f"the worker died:\n{self._failure}")
-            if results and not self._failure and not self._closed:
-                os.eventfd_read(self._event)
-        return results
+        return self._results.poll()
 
     def fileno(self) -> int:
-        return self._event
+        return self._results.fileno()
 
     def close(self) -> None:
         """Stop after the running step; steps that wait are dropped."""
@@ -91,33 +137,16 @@ class ThreadWorker:
         self._stopping.set()
         self._plans.put(None)
         self._thread.join()
-        os.close(self._event)
+        self._results.close()
 
     def _run(self) -> None:
         """The thread. Whatever goes wrong in it belongs to poll's caller, so nothing may escape."""
         try:
-            self._prepare_thread()
+            prepare_thread(self._threads, self._cores)
             while (plan := self._plans.get()) is not None and not self._stopping.is_set():
                 if isinstance(plan, StepPlan):
-                    self._finish(self._executor.execute(plan))
+                    self._results.finish(self._executor.execute(plan))
                 else:
                     plan()
         except BaseException:  # noqa: BLE001
-            self._fail(traceback.format_exc())
-
-    def _prepare_thread(self) -> None:
-        """Pinning and thread counts are per thread: OpenMP's helpers inherit both from here."""
-        if self._cores:
-            os.sched_setaffinity(0, self._cores)
-        torch.set_num_threads(self._threads)
-
-    def _finish(self, result: StepResult) -> None:
-        with self._lock:
-            if not self._results:
-                os.eventfd_write(self._event, 1)
-            self._results.append(result)
-
-    def _fail(self, text: str) -> None:
-        with self._lock:
-            self._failure = text
-            os.eventfd_write(self._event, 1)
+            self._results.fail(traceback.format_exc())

@@ -42,6 +42,10 @@ class CausalLM(Protocol):
         """
         ...
 
+    def idle(self) -> None:
+        """Take part in a step of the other ranks that divide the experts, without tokens. The hook hears nothing."""
+        ...
+
     def weights(self) -> Iterator[Weight]:
         """Every parameter, once."""
         ...

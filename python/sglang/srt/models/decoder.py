@@ -54,6 +54,8 @@ class Decoder:
         self._layers = tuple(layers)
         self._latent_heads = tuple(latent_heads)
         self._collectives = context.collectives
+        self._in_step = context.expert_ranks is not None
+        self._no_tokens = torch.empty(0, spec.hidden_size, dtype=context.dtype)
         ropes = [spec.rope] if spec.local_rope is None else [spec.rope, spec.local_rope]
         self._ropes = [RotaryEmbedding(rope, spec.rotary_dim, context.dtype) for rope in ropes]
         windowed = [spec.window(index) > 0 for index in range(spec.num_layers)]
@@ -88,6 +90,8 @@ class Decoder:
             # No all-reduce follows, and the hook speaks for every rank.
             self._collectives.barrier()
             hook.after_attention(last)
+            if self._in_step:
+                self._layers[last].mlp(self._no_tokens)
             return None
         # Nothing after the last layer's attention mixes tokens, so only the wanted ones go on.
         rows = None if inputs.wanted.shape == inputs.tokens.shape else inputs.wanted
@@ -96,6 +100,11 @@ class Decoder:
         x = self._layers[last].mlp(x)
         hidden = self._norm(x)
         return hidden if inputs.hidden else self._logits(hidden)
+
+    def idle(self) -> None:
+        """As CausalLM.idle: dense layers do nothing for no tokens, sparse ones serve the other ranks' tokens."""
+        for layer in self._layers:
+            layer.mlp(self._no_tokens)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self._head.logits(hidden)

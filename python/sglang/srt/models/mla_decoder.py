@@ -63,6 +63,7 @@ class MLADecoder:
         self._decoder = decoder
         self.predictors = tuple(predictors)
         self.forward = decoder.forward
+        self.idle = decoder.idle
 
     def weights(self) -> Iterator[Weight]:
         """As CausalLM.weights."""

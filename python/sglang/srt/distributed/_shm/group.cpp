@@ -177,6 +177,34 @@ void Group::broadcast(uint64_t address, uint64_t nbytes, uint32_t root) {
   }
 }
 
+// Every rank lays out its rows as they are, in as many parts as the longest sender needs, and picks its own from all.
+void Group::all_to_all(uint64_t source, uint64_t row_bytes, const std::vector<uint64_t>& counts, uint64_t target) {
+  if (counts.size() != uint64_t(size_) * size_) throw std::invalid_argument("counts must be [size, size]");
+  if (row_bytes < 1 || row_bytes > slot_bytes_) throw std::invalid_argument("a row must fit into a slot");
+  const auto* from = reinterpret_cast<const uint8_t*>(source);
+  const uint64_t most = slot_bytes_ / row_bytes;
+  std::vector<uint64_t> total(size_), begin(size_);  // of each sender: all its rows; where those for this rank begin
+  for (uint32_t r = 0; r < size_; ++r)
+    for (uint32_t d = 0; d < size_; ++d) {
+      if (d == rank_) begin[r] = total[r];
+      total[r] += counts[r * size_ + d];
+    }
+  const uint64_t longest = *std::max_element(total.begin(), total.end());
+  for (uint64_t first = 0; first < longest; first += most) {
+    const uint64_t mine = std::min(first + most, total[rank_]);
+    if (first < mine) memcpy(slot(rank_), from + first * row_bytes, (mine - first) * row_bytes);
+    barrier();
+    auto* to = reinterpret_cast<uint8_t*>(target);
+    for (uint32_t r = 0; r < size_; ++r) {
+      const uint64_t wanted = counts[r * size_ + rank_];
+      const uint64_t start = std::max(begin[r], first), stop = std::min(begin[r] + wanted, first + most);
+      if (start < stop) memcpy(to + (start - begin[r]) * row_bytes, slot(r) + (start - first) * row_bytes, (stop - start) * row_bytes);
+      to += wanted * row_bytes;
+    }
+    bank_ ^= 1;
+  }
+}
+
 void Group::abort() {
   header_->aborted.value.store(1, std::memory_order_seq_cst);
   wake_all(header_->round.value);

@@ -29,6 +29,8 @@ class Group {
   void all_reduce(uint64_t address, uint64_t count, Element element);
   void all_gather(uint64_t source, uint64_t rows, uint64_t row_bytes, uint64_t target);
   void broadcast(uint64_t address, uint64_t nbytes, uint32_t root);
+  // `counts` is [size, size], equal on every rank: rows from a rank to a rank. The source holds the rows by destination.
+  void all_to_all(uint64_t source, uint64_t row_bytes, const std::vector<uint64_t>& counts, uint64_t target);
   void barrier();
 
   void abort();

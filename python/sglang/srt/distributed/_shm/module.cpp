@@ -4,6 +4,7 @@
 
 #include "group.hpp"
 #include "mailbox.hpp"
+#include "rounds.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -26,6 +27,8 @@ bool publish(shm::Mailbox& mailbox, nb::bytes data) { return mailbox.publish(dat
 }  // namespace
 
 NB_MODULE(_shm, m) {
+  // An engine freezes its heap when it is ready (gc.freeze), so some objects live until the process ends: no fault.
+  nb::set_leak_warnings(false);
   nb::exception<shm::Aborted>(m, "Aborted", PyExc_RuntimeError);
   nb::enum_<shm::Element>(m, "Element")
       .value("f32", shm::Element::f32)
@@ -38,6 +41,7 @@ NB_MODULE(_shm, m) {
       .def("all_reduce", &shm::Group::all_reduce, Released(), "address"_a, "count"_a, "element"_a)
       .def("all_gather", &shm::Group::all_gather, Released(), "source"_a, "rows"_a, "row_bytes"_a, "target"_a)
       .def("broadcast", &shm::Group::broadcast, Released(), "address"_a, "nbytes"_a, "root"_a)
+      .def("all_to_all", &shm::Group::all_to_all, Released(), "source"_a, "row_bytes"_a, "counts"_a, "target"_a)
       .def("barrier", &shm::Group::barrier, Released())
       .def("abort", &shm::Group::abort)
       .def("progress", &shm::Group::progress);
@@ -47,4 +51,11 @@ NB_MODULE(_shm, m) {
       .def("publish", &publish, "data"_a)
       .def("receive", &receive, "reader"_a)
       .def("close", &shm::Mailbox::close);
+  nb::class_<shm::Rounds>(m, "Rounds")
+      .def(nb::init<uint64_t, uint64_t, uint32_t>(), nb::kw_only(), "address"_a, "nbytes"_a, "size"_a)
+      .def_static("needed", &shm::Rounds::needed)
+      .def("call", &shm::Rounds::call)
+      .def("join", &shm::Rounds::join, Released())
+      .def("leave", &shm::Rounds::leave)
+      .def("close", &shm::Rounds::close);
 }

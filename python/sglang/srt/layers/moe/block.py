@@ -7,17 +7,24 @@ import torch
 from sglang.srt.config.model_moe import MoESpec
 from sglang.srt.layers.activation import Activation
 from sglang.srt.layers.mlp import GatedMLP
+from sglang.srt.layers.moe.exchange import ExpertExchange
 from sglang.srt.layers.moe.experts import Experts
 from sglang.srt.layers.moe.router import Router
 from sglang.srt.layers.parameter import LayerContext, Weight
 
 
 class SparseMLP:
-    """`[tokens, hidden]` -> the same; one all-reduce for routed and shared experts together."""
+    """`[tokens, hidden]` -> the same; one all-reduce for routed and shared experts together.
+
+    Where attention is data-parallel the routed experts are those of all replicas, which call together; shared experts
+    see a replica's own tokens.
+    """
 
     def __init__(self, context: LayerContext, prefix: str, hidden: int, spec: MoESpec, activation: Activation) -> None:
         self._router = Router(context, f"{prefix}.gate", hidden, spec)
         self._experts = Experts(context, f"{prefix}.experts", hidden, spec.intermediate, spec.experts, activation)
+        ranks = context.expert_ranks
+        self._routed = self._experts if ranks is None else ExpertExchange(ranks, self._experts)
         self._shared: GatedMLP | None = None
         if spec.shared_intermediate:
             self._shared = GatedMLP(
@@ -26,7 +33,7 @@ class SparseMLP:
         self._collectives = context.collectives
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        out = self._experts(x, *self._router(x))
+        out = self._routed(x, *self._router(x))
         if self._shared is not None:
             out = out.add_(self._shared(x))
         return self._collectives.all_reduce(out.to(x.dtype))

@@ -27,7 +27,8 @@ class Experts:
         self._hidden = hidden
         self._columns = columns
         self._count = experts
-        self._share = expert_share(context.group, context.ep_size, experts, columns)
+        group = context.group if context.expert_ranks is None else context.expert_ranks.group
+        self._share = expert_share(group, context.ep_size, experts, columns)
         self._activation = activation
         width = len(self._share.columns)
         self._gate_up = [Matrix(2 * width, hidden, context.dtype) for _ in self._share.experts]
@@ -50,7 +51,7 @@ class Experts:
         rows = self._compute(x[order // top_k], counts)
         placed = torch.empty_like(rows)
         placed[order] = rows
-        return torch.bmm(weights.unsqueeze(1), placed.view(tokens, top_k, -1)).squeeze(1)
+        return torch.bmm(weights.unsqueeze(1), placed.view(tokens, top_k, self._hidden)).squeeze(1)
 
     def _compute(self, sorted_x: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """Rows `[assignments, hidden]` sorted by expert -> float32 of the same shape; other ranks' rows stay 0."""

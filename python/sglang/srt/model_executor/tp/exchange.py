@@ -2,7 +2,8 @@
 
 from sglang.srt.config.hardware import detect
 from sglang.srt.distributed import _shm
-from sglang.srt.distributed.shm_collectives import ShmCollectives, group_bytes, spin_ns
+from sglang.srt.distributed.shared_group import group_bytes, spin_ns
+from sglang.srt.distributed.shm_collectives import ShmCollectives
 from sglang.srt.kv_pool.shareable import SharedMemory
 
 PLAN_BYTES = 8 << 20
@@ -25,7 +26,7 @@ class Exchange:
         spin, shared = spin_ns(size, len(detect().cores)), group_bytes(size)
         self.group = _shm.Group(address=memory.address, nbytes=shared, rank=rank, size=size, spin_ns=spin)
         self._plans = _shm.Mailbox(address=memory.address + shared, nbytes=PLAN_BYTES, readers=size - 1, spin_ns=0)
-        self.collectives = ShmCollectives(self.group, size)
+        self.collectives = ShmCollectives(self.group, rank, size)
 
     def publish(self, plan: bytes) -> bool:
         """The lead's plan to all others; False where a rank has not read for too long. Never blocks."""
