@@ -78,5 +78,7 @@ def test_replicas_share_ports_cores_and_memory() -> None:
     second = replica_config(config, 1)
     assert (second.dp_rank, second.disagg_bootstrap_port, second.cpu_cores) == (1, 9001, (2, 3))
     assert (second.mem_fraction_static, second.trace_file) == (0.1, "t.dp1")
+    shared = resolve({**flags, "tp_size": 2, "ep_size": 2, "enable_dp_attention": True}, MACHINE)
+    assert replica_config(shared, 1).tp_size == 1, "of two ranks in all"
     alone = resolve({"model_path": "m"}, MACHINE)
     assert replica_config(alone, 0) is alone

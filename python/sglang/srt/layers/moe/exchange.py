@@ -50,7 +50,7 @@ class _Row(NamedTuple):
     def unpack(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The three again, experts as int64."""
         width, choice = self.hidden * self.dtype.itemsize, 4 * self.top_k
-        x, experts, weights = rows.split((width, choice, choice), dim=1)
+        x, experts, weights = rows[:, :width], rows[:, width : width + choice], rows[:, width + choice :]
         found = experts.contiguous().view(torch.int32).to(torch.int64)
         return x.contiguous().view(self.dtype), found, weights.contiguous().view(torch.float32)
 

@@ -25,7 +25,7 @@ from sglang.srt.model_executor.worker import MAX_QUEUED, StepResults, prepare_th
 from sglang.srt.models.base import LayerHook
 
 LOG = logging.getLogger(__name__)
-BLAME_S = 5.0
+BLAME_S = 1.0
 """How long a replica whose round was given up waits to be told to end: the one that failed says why in its log."""
 
 
