@@ -1,4 +1,4 @@
-"""What it costs that a step has several ranks: plans to all of them, all-reduce, mapping their KV pools.
+"""What it costs that a step has several ranks: plans to all of them, all-reduce, all-to-all, mapping their KV pools.
 
 python benchmark/tp_overhead.py [--ranks 2 4] [--rounds 300] [--cpu]      # prints a Markdown table
 
@@ -124,6 +124,23 @@ def broadcast(watch: Stopwatch, size: int, rows: int, rounds: int) -> tuple[list
     return in_processes(size, work), alone
 
 
+def token_exchange(watch: Stopwatch, size: int, tokens: int, rounds: int) -> list[float]:
+    """What experts on other ranks cost a sparse layer: counts, `tokens` tokens of 8 KiB to each rank, and answers."""
+    memory, counts = SharedMemory.create(exchange_bytes(size), "bench"), [tokens] * (size * size)
+
+    def work(rank: int) -> list[float]:
+        collectives, rows = Exchange(memory, rank, size).collectives, torch.ones(tokens * size, 2048)
+        mine = torch.full((1, size), tokens)
+
+        def layer() -> None:
+            collectives.all_gather_last(mine)
+            collectives.all_to_all(collectives.all_to_all(rows, counts), counts)
+
+        return watch.rounds(rounds, layer)
+
+    return in_processes(size, work)
+
+
 def mapping(watch: Stopwatch, nbytes: int, rounds: int) -> list[float]:
     """Seconds to pass a descriptor over a socket and map it."""
     memory = SharedMemory.create(nbytes, "bench")
@@ -157,6 +174,9 @@ def main() -> int:
                 shown(measure(watch, size, nbytes, args.rounds if nbytes < 1 << 20 else 30)) for size in args.ranks
             ]
             print(f"| all-reduce of {nbytes >> 10} KiB, {name} | {' | '.join(cells)} |", flush=True)
+    for tokens in (0, 1, 16):
+        cells = [shown(token_exchange(watch, size, tokens, args.rounds)) for size in args.ranks]
+        print(f"| {tokens} tokens of 8 KiB from each rank to each, and back | {' | '.join(cells)} |", flush=True)
     for nbytes in MAPPED:
         cell = shown(mapping(watch, nbytes, 100))
         print(f"| pass and map a pool of {nbytes >> 20} MiB | {' | '.join(cell for _ in args.ranks)} |")

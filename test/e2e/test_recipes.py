@@ -16,8 +16,6 @@ from support.engines import free_port
 from support.sharded import tiny_model
 
 FULL = ("deepseek_r1/tp8-1p3d", "deepseek_r1/dp8", "qwen3_coder/tp8-1p3d", "qwen3_coder/tp4-to-tp8")
-DEFAULT = "qwen3_coder/tp4-to-tp8"
-"""The twin that every run starts: unequal sides, four ranks, experts in parts."""
 KINDS = {"deepseek_r1": "deepseek-r1", "qwen3_coder": "qwen3-coder"}
 
 
@@ -39,6 +37,14 @@ def test_the_arithmetic_of_published_sizes() -> None:
     assert "prefill-0 -> decode-0, a prompt of 4,096 tokens (64 pages)" in text
     assert "31,744 of 32,768 bytes" in text, "64 pages x 62 layers x 8 destination ranks"
     assert "time at 400 Gbit/s a rank  5.20 ms" in text, "0.26 GB from the busiest rank"
+
+
+def test_the_arithmetic_of_replicas_that_share_experts() -> None:
+    """61 layers x 576 x 2 bytes of latents a token, once in the node; a page has one copy, striped over eight sources."""
+    text = "\n".join(report("deepseek_r1/dp8.yaml", 4096, 400.0))
+    assert "decode-0: decode, 8 replicas of 1 rank that share the experts (data-parallel attention)" in text
+    assert "70,272 bytes once, 70,272 over the ranks of a replica" in text
+    assert "3,904 of 73,728 bytes" in text, "64 pages x 61 layers"
 
 
 def with_free_ports(content: dict[str, Any], model: Path) -> dict[str, Any]:
@@ -69,7 +75,7 @@ async def one_prompt(content: dict[str, Any], name: str) -> list[list[int]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [n if n == DEFAULT else pytest.param(n, marks=pytest.mark.slow) for n in FULL])
+@pytest.mark.parametrize("name", FULL)
 def test_a_twin_serves_a_prompt(name: str, tmp_path: Path) -> None:
     content = yaml.safe_load(find_recipe(f"{name}-tiny.yaml").read_text())
     model = tiny_model(KINDS[name.split("/")[0]], tmp_path)

@@ -172,6 +172,18 @@ def test_a_killed_replica_takes_those_that_share_its_experts_along(side: str, tm
         check_death(pair, side, scheduler_of)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_a_killed_scheduler_leaves_no_endpoint_in_shared_memory(side: str, tmp_path: Path) -> None:
+    """The shm provider's endpoints are files in /dev/shm, which only their process removes."""
+    sizes = ("--disagg-provider shm", f"--disagg-provider shm {IMPATIENT}")
+    with pair_of(tiny_model("qwen3-coder", tmp_path), sizes) as pair:
+        owned = scheduler_of(pair[0] if side == "prefill" else pair[1])
+        assert [path for path in Path("/dev/shm").glob(f"pyfabric-*-{owned}-*")], "nothing to leave"
+        check_death(pair, side, scheduler_of)
+
+
 def check_death(pair: Pair, side: str, victim: Callable[[Engine], int]) -> None:
     prefill, decode = pair
     if side == "prefill":

@@ -120,10 +120,17 @@ class LockstepWorker:
             self._results.fail(traceback.format_exc())
             self._lockstep.give_up()
 
-    def _round(self) -> None:
-        job = self._jobs.popleft() if self._jobs and not self._stopping.is_set() else None
+    def _take(self) -> StepPlan | Callable[[], object] | None:
+        """What to do in this round; whatever else waits gets a round of its own. Steps that wait at the end are dropped."""
+        if self._stopping.is_set() or not self._jobs:
+            return None
+        job = self._jobs.popleft()
         if self._jobs:
             self._lockstep.rounds.call()
+        return job
+
+    def _round(self) -> None:
+        job = self._take()
         if isinstance(job, StepPlan):
             result = self._executor.execute(job)
             if not job.rows:
