@@ -40,7 +40,7 @@ def test_the_arithmetic_of_published_sizes() -> None:
 
 
 def test_the_arithmetic_of_replicas_that_share_experts() -> None:
-    """61 layers x 576 x 2 bytes of latents a token, once in the node; a page has one copy, striped over eight sources."""
+    """61 layers x 576 x 2 bytes of latents a token, once in the node; pages are striped over eight sources."""
     text = "\n".join(report("deepseek_r1/dp8.yaml", 4096, 400.0))
     assert "decode-0: decode, 8 replicas of 1 rank that share the experts (data-parallel attention)" in text
     assert "70,272 bytes once, 70,272 over the ranks of a replica" in text

@@ -180,7 +180,7 @@ def test_a_killed_scheduler_leaves_no_endpoint_in_shared_memory(side: str, tmp_p
     sizes = ("--disagg-provider shm", f"--disagg-provider shm {IMPATIENT}")
     with pair_of(tiny_model("qwen3-coder", tmp_path), sizes) as pair:
         owned = scheduler_of(pair[0] if side == "prefill" else pair[1])
-        assert [path for path in Path("/dev/shm").glob(f"pyfabric-*-{owned}-*")], "nothing to leave"
+        assert list(Path("/dev/shm").glob(f"pyfabric-*-{owned}-*")), "nothing to leave"
         check_death(pair, side, scheduler_of)
 
 

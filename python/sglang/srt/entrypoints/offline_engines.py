@@ -69,7 +69,9 @@ class OfflineEngines:
             self._clients.append(client)
             child.watch(lambda code, mode=config.disagg_mode: self._died(mode, code))  # type: ignore[misc]
         waiting = [client.ready for client in self._clients if client.ready is not None]
-        return (await asyncio.gather(*waiting))[0]
+        first = (await asyncio.gather(*waiting))[0]
+        self._folder.cleanup()  # all are connected: the sockets' names have served, and a killed process leaves none
+        return first
 
     async def flush_cache(self) -> int:
         """Drops cached pages that no request uses; returns how many."""

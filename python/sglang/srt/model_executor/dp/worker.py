@@ -121,7 +121,7 @@ class LockstepWorker:
             self._lockstep.give_up()
 
     def _take(self) -> StepPlan | Callable[[], object] | None:
-        """What to do in this round; whatever else waits gets a round of its own. Steps that wait at the end are dropped."""
+        """What to do in this round; what else waits gets a round of its own. At the end, what waits is dropped."""
         if self._stopping.is_set() or not self._jobs:
             return None
         job = self._jobs.popleft()
