@@ -17,7 +17,7 @@ ifeq ($(wildcard $(PY)),)
 $(shell rm -rf $(STAMPS))
 endif
 
-.PHONY: test-foreign help setup model demo serve bench test test-all test-sanitize lint format clean
+.PHONY: test-foreign help setup model demo serve bench chaos test test-all test-sanitize lint format clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ test: setup model ## Run the tests; flags in ARGS
 
 test-all: setup model ## Run the tests and the long ones
 	@$(PY) -m pytest -m "not gpu" $(ARGS)
+
+chaos: setup ## Break engines under load and check what was promised; flags in ARGS
+	@$(PY) benchmark/chaos.py $(ARGS)
 
 test-sanitize: setup ## Run the tests of pyfabric on builds with sanitizers: address and undefined, then thread
 	@test/tools/sanitize.sh address -q && test/tools/sanitize.sh thread -q

@@ -130,6 +130,16 @@ class Process:
         if number == signal.SIGKILL:
             self.process.wait(10)
 
+    def kill(self) -> None:
+        """SIGKILL to all of it."""
+        self.send(signal.SIGKILL)
+
+    def leave(self) -> None:
+        """SIGTERM, as before an orderly restart; until it has ended."""
+        self.up, self.down_since = False, time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
     def gauges(self) -> dict[str, float]:
         """Every plain metric by name."""
         found = {}

@@ -24,7 +24,7 @@ def complaints(log: str) -> str:
 
 @pytest.fixture(scope="module", params=["tcp", pytest.param("shm", marks=pytest.mark.slow)])
 def made(request: pytest.FixtureRequest, tiny: Path) -> Iterator[Storm]:
-    # 2.5 s of silence: with 1.5 s, engines that a busy machine did not let run were given up in 1 of 30 runs.
+    # 2.5 s of silence: a machine that is busy with other work may not let an engine run for 1.5 s.
     flags = ("--disagg-heartbeat-s", "0.5", "--disagg-heartbeat-misses", "5", "--disable-radix-cache")
     with storm(tiny, request.param, flags=flags) as cluster:
         yield cluster

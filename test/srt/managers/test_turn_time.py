@@ -7,7 +7,6 @@ import pytest
 
 from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.sampling import SamplingParams
-from sglang.srt.core.step import SampledToken, StepPlan, StepResult
 from sglang.srt.core.trace import NullTracer
 from sglang.srt.ipc.local_channel import local_pair
 from sglang.srt.managers.limits import Limits
@@ -16,32 +15,9 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.cache_manager import CacheManager
 from sglang.srt.messages.frontend import Generate, ToFrontend, ToScheduler
 from support.sim import NoWaiter
+from support.turn_time import BOUND_S, InstantWorker, cpu_of_turns
 
-BOUND_S = 0.005
 RUNNING = 64
-
-
-class InstantWorker:
-    """Answers a step at the next poll."""
-
-    def __init__(self) -> None:
-        self.results: list[StepResult] = []
-
-    def submit(self, plan: StepPlan) -> None:
-        sampled = tuple(SampledToken(slot=row.slot, token=7) for row in plan.rows if row.sample)
-        self.results.append(
-            StepResult(step_id=plan.step_id, sampled=sampled, started_ns=1, forward_ended_ns=2, ended_ns=3)
-        )
-
-    def poll(self) -> list[StepResult]:
-        results, self.results = self.results[:1], self.results[1:]
-        return results
-
-    def fileno(self) -> int:
-        return -1
-
-    def close(self) -> None:
-        pass
 
 
 def running() -> Scheduler:
@@ -67,16 +43,6 @@ def running() -> Scheduler:
         front.poll()
     assert scheduler.gauges()["num_running_reqs"] == RUNNING
     return scheduler
-
-
-def cpu_of_turns(scheduler: Scheduler, count: int) -> list[float]:
-    """Processor time of each turn: other processes of the machine do not count."""
-    found = []
-    for _ in range(count):
-        start = time.thread_time()
-        scheduler.turn()
-        found.append(time.thread_time() - start)
-    return sorted(found)
 
 
 def test_a_turn_with_64_running_requests_stays_under_5_ms() -> None:

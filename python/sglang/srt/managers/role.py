@@ -55,153 +55,98 @@ class Desk(Protocol):
         ...
 
 
-class Role(Protocol):
-    """Hooks of the scheduler's loop, all called in its thread; none may block."""
+class Role:
+    """Hooks of the scheduler's loop, all called in its thread; none may block.
 
-    name: str
-    samples: bool
+    What stands here is the life of an engine that is alone: every request's KV is made and used in its own pages. A
+    disaggregated role says how it differs.
+    """
+
+    name = "null"
+    samples = True
     """Whether requests decode here; a prefill engine only fills KV."""
 
     def attach(self, desk: Desk) -> None:
         """Called once, before the loop starts."""
-        ...
 
-    def leave(self) -> None:
-        """The engine was told to finish what it has and end: take nothing new from peers."""
-        ...
-
-    def departed(self) -> bool:
-        """After leave(), with every request over: whether peers have let go of this engine, or do not answer."""
-        ...
+    # --- the loop ---
 
     def poll(self) -> None:
         """Look at peers and transfers, and at deadlines."""
-        ...
 
     def deadline(self) -> float:
         """When poll() must run at the latest, on the engine's clock; infinity for never."""
-        ...
+        return float("inf")
+
+    def leave(self) -> None:
+        """The engine was told to finish what it has and end: take nothing new from peers."""
+
+    def departed(self) -> bool:
+        """After leave(), with every request over: whether peers have let go of this engine, or do not answer."""
+        return True
+
+    def close(self) -> None:
+        """Leave peers in order."""
+
+    # --- where a request's KV comes from ---
 
     def route(self, request: Request, cached: int, leader_done: bool) -> Route:
         """Where to get the KV beyond the first `cached` tokens. `leader_done`: a request of the same group has it
         here.
         """
-        ...
+        return Route.LOCAL
 
     def launch(self, request: Request) -> None:
         """A REMOTE request holds its pages: ask for its KV."""
-        ...
+        raise AssertionError(f"role {self.name} routes nothing elsewhere")
+
+    # --- what is computed here ---
 
     def admitted(self, request: Request) -> None:
         """A LOCAL request holds its pages; its first `cached_tokens` are there."""
-        ...
 
     def planned(self, request: Request, row: StepRow, base: int, step_id: int) -> None:
         """`row` goes into the next step, before whose first layer the counter reads `base`. Called before the
         submit.
         """
-        ...
 
     def stepped(self, result: StepResult) -> None:
         """A step is over."""
-        ...
 
     def prefilled(self, request: Request) -> None:
         """On a role that does not sample: every token's KV is present."""
-        ...
+        raise AssertionError(f"role {self.name} samples")
+
+    # --- a request's end ---
 
     def ended(self, request: Request) -> None:
         """The request is over for the client: stop whatever the role does for it."""
-        ...
 
     def holds(self, request: Request) -> bool:
         """Whether a write may still touch (or read) the request's pages."""
-        ...
-
-    def released(self, request: Request) -> None:
-        """The request's pages are the pool's again."""
-        ...
-
-    def gauges(self) -> dict[str, float]:
-        """For /metrics."""
-        ...
-
-    def counters(self) -> dict[str, float]:
-        """For /metrics."""
-        ...
-
-    def samples_since(self) -> dict[str, tuple[float, ...]]:
-        """Observations since the last call, for histograms; bounded."""
-        ...
-
-    def info(self) -> dict[str, str]:
-        """For /server_info."""
-        ...
-
-    def close(self) -> None:
-        """Leave peers in order."""
-        ...
-
-
-class UnifiedRole:
-    """Prefill and decode in one engine: everything is local."""
-
-    name = "null"
-    samples = True
-
-    def attach(self, desk: Desk) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
-
-    def departed(self) -> bool:
-        return True
-
-    def poll(self) -> None:
-        pass
-
-    def deadline(self) -> float:
-        return float("inf")
-
-    def route(self, request: Request, cached: int, leader_done: bool) -> Route:
-        return Route.LOCAL
-
-    def launch(self, request: Request) -> None:
-        raise AssertionError("a unified engine routes nothing elsewhere")
-
-    def admitted(self, request: Request) -> None:
-        pass
-
-    def planned(self, request: Request, row: StepRow, base: int, step_id: int) -> None:
-        pass
-
-    def stepped(self, result: StepResult) -> None:
-        pass
-
-    def prefilled(self, request: Request) -> None:
-        raise AssertionError("a unified engine samples")
-
-    def ended(self, request: Request) -> None:
-        pass
-
-    def holds(self, request: Request) -> bool:
         return False
 
     def released(self, request: Request) -> None:
-        pass
+        """The request's pages are the pool's again."""
+
+    # --- state ---
 
     def gauges(self) -> dict[str, float]:
+        """For /metrics."""
         return {}
 
     def counters(self) -> dict[str, float]:
+        """For /metrics."""
         return {}
 
     def samples_since(self) -> dict[str, tuple[float, ...]]:
+        """Observations since the last call, for histograms; bounded."""
         return {}
 
     def info(self) -> dict[str, str]:
+        """For /server_info."""
         return {}
 
-    def close(self) -> None:
-        pass
+
+class UnifiedRole(Role):
+    """Prefill and decode in one engine."""

@@ -10,7 +10,6 @@ from itertools import count
 from sglang.srt.core.layout import ShardLayout
 from sglang.srt.core.ports import KVMessenger, MessengerEvent, PeerUnreachable, SlotFilled
 from sglang.srt.core.states import RequestState
-from sglang.srt.core.step import StepResult, StepRow
 from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.handoff.acquaintance import ACQUAINTED, PeerState
 from sglang.srt.disaggregation.handoff.ledger import Inbound, TransferSlots
@@ -22,7 +21,7 @@ from sglang.srt.disaggregation.roles.routing import Routing
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.disaggregation.shardmap.plan import expected_weight, plan_copies
 from sglang.srt.managers.request import Request
-from sglang.srt.managers.role import Desk, Route
+from sglang.srt.managers.role import Desk, Role, Route
 from sglang.srt.messages.wire import (
     AskAdmitted,
     AskQueued,
@@ -45,11 +44,13 @@ RETRY_PAUSE_S = 0.05
 """How often a request is looked at again while no prefill engine is usable."""
 
 
-class DecodeRole:
-    """The decode side of every transfer, in the scheduler's thread."""
+class DecodeRole(Role):
+    """The decode side of every transfer, in the scheduler's thread.
+
+    Told to leave, it finishes what it owns first, and still needs its prefill engines for that.
+    """
 
     name = "decode"
-    samples = True
 
     def __init__(
         self,
@@ -312,29 +313,6 @@ class DecodeRole:
 
     def holds(self, request: Request) -> bool:
         return request in self._by_request
-
-    # --- nothing to do on this side ---
-
-    def leave(self) -> None:
-        """What this engine owns is finished first; its prefill engines are still needed for that."""
-
-    def departed(self) -> bool:
-        return True
-
-    def admitted(self, request: Request) -> None:
-        pass
-
-    def planned(self, request: Request, row: StepRow, base: int, step_id: int) -> None:
-        pass
-
-    def stepped(self, result: StepResult) -> None:
-        pass
-
-    def prefilled(self, request: Request) -> None:
-        raise AssertionError("a decode engine samples")
-
-    def released(self, request: Request) -> None:
-        pass
 
     # --- state ---
 

@@ -27,7 +27,7 @@ from sglang.srt.disaggregation.roles.sending import Sending
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.disaggregation.shardmap.plan import plan_copies
 from sglang.srt.managers.request import Request
-from sglang.srt.managers.role import Desk, Route
+from sglang.srt.managers.role import Desk, Role
 from sglang.srt.messages.wire import (
     AskAdmitted,
     AskQueued,
@@ -52,7 +52,7 @@ LEAVING_RETRY_MS = 2000
 """Hint in a rejection while leaving: nobody will be here sooner than an engine starts (6 s here)."""
 
 
-class PrefillRole:
+class PrefillRole(Role):
     """The prefill side of every transfer, in the scheduler's thread."""
 
     name = "prefill"
@@ -344,14 +344,6 @@ class PrefillRole:
         for outbound in [o for o in self._live.values() if o.peer == name and o.state not in SOURCE_ENDS]:
             self._stop(outbound, SourceEvent.PEER_LOST)
 
-    # --- nothing to do on this side ---
-
-    def route(self, request: Request, cached: int, leader_done: bool) -> Route:
-        return Route.LOCAL
-
-    def launch(self, request: Request) -> None:
-        raise AssertionError("a prefill engine routes nothing elsewhere")
-
     # --- state ---
 
     def gauges(self) -> dict[str, float]:
@@ -373,9 +365,6 @@ class PrefillRole:
             **self._link.counters(),
             **self._messenger.counters(),
         }
-
-    def samples_since(self) -> dict[str, tuple[float, ...]]:
-        return {}
 
     def info(self) -> dict[str, str]:
         return {"fabric_provider": self._messenger.provider}
