@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+import os
+import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +16,12 @@ from support.engines import need_model
 GREEDY = {"temperature": 0, "max_new_tokens": 6}
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator["sglang.Engine"]:
-    with sglang.Engine(model_path=str(need_model()), max_total_tokens=4096, max_running_requests=8) as made:
+SETTINGS = {"max_total_tokens": 4096, "max_running_requests": 8, "disagg_local_prefill_tokens": 2, "threads": 1}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["unified", "disaggregated"])
+def engine(request: pytest.FixtureRequest) -> Iterator["sglang.Engine"]:
+    with sglang.Engine(model_path=str(need_model()), disagg=request.param, **SETTINGS) as made:
         yield made
 
 
@@ -67,7 +73,30 @@ def test_wrong_arguments(engine: "sglang.Engine", tmp_path: object) -> None:
         engine.generate("x", {"temperature": -1})
     with pytest.raises(RequestError, match="empty"):
         engine.generate("")
+    with pytest.raises(TypeError, match="no_such_argument"):
+        engine.generate("x", no_such_argument=1)
+    with pytest.raises(ConfigError, match="disagg_prefill"):
+        sglang.Engine(model_path=str(need_model()), disagg=True, disagg_prefill="127.0.0.1:9")
+    with pytest.raises(ConfigError, match="no_such_flag"):
+        sglang.Engine(model_path=str(need_model()), disagg={"no_such_flag": 1})
     with pytest.raises(ConfigError, match="no_such_flag"):
         sglang.Engine(model_path=str(need_model()), no_such_flag=1)
     with pytest.raises(CheckpointError, match=str(tmp_path)):
         sglang.Engine(model_path=str(tmp_path))
+
+
+def test_disaggregated_prompts_are_computed_by_the_other_engine() -> None:
+    """A setting of its own for the prefill engine, a batch with n > 1, and the death of the prefill engine."""
+    asked = ["one two three four five six " * 4, "The sky is blue and the sea is green, says the old song."]
+    with sglang.Engine(model_path=str(need_model()), disagg={"max_total_tokens": 1024}, **SETTINGS) as engine:
+        texts = [answer["text"] for answer in engine.generate(asked, {**GREEDY, "n": 2})]
+        assert texts[0] == texts[1] and texts[2] == texts[3]
+        info = engine.get_server_info()
+        assert info["prefill"]["num_transfers_total"] == 2 and info["prefill"]["max_total_num_tokens"] == 1024
+        assert info["max_total_num_tokens"] == 4096 and info["num_running_reqs"] == 0
+        assert engine.flush_cache() > 0
+        os.kill(engine._engines._children[1].pid, signal.SIGKILL)
+        with pytest.raises(RequestError, match="the prefill engine ended"):
+            for _ in range(100):
+                engine.generate("a prompt that is new every time", GREEDY)
+                time.sleep(0.05)

@@ -44,6 +44,8 @@ class Engine:
         self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 - closed in stop()
         self._said = ""
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model or need_model())]
+        # Few tests have grammars, and loading their library takes some 5 s of CPU time an engine.
+        command += ["--no-grammar-warmup"]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *flags],
             stdout=self._log,

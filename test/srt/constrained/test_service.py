@@ -158,3 +158,22 @@ def test_closing_while_one_compiles(backend: Backend) -> None:
     service.close()
     assert backend.closed
     assert service.acquire(spec("a")) is REJECTED
+
+
+def test_a_warm_service_opens_its_backend_before_the_first_grammar_and_once() -> None:
+    opened: list[threading.Thread] = []
+
+    def open_backend() -> Backend:
+        opened.append(threading.current_thread())
+        return Backend()
+
+    service = GrammarService(open_backend, GrammarLimits())  # type: ignore[arg-type]
+    service.warm()
+    end = time.monotonic() + 10
+    while not opened and time.monotonic() < end:
+        time.sleep(0.005)
+    assert len(opened) == 1 and opened[0] is not threading.current_thread()
+    service.acquire(GrammarSpec(kind="regex", text="a"))
+    assert select.select([service.fileno()], [], [], 10)[0]
+    service.close()
+    assert len(opened) == 1

@@ -14,6 +14,7 @@ from sglang.srt.managers.chat_template import ChatTemplate
 from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.tokenizer import ContextLengthError, Tokenizer, fit
 from sglang.srt.managers.tokenizer_files import load_tokenizer_files
+from support.tiny_folder import make_tiny_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
@@ -118,25 +119,25 @@ def test_a_final_message_can_be_continued() -> None:
 
 
 def test_generation_defaults_and_end_tokens_are_read(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 10, "eos_token_id": 3}))
-    assert read_model_folder(tmp_path, {}).end_token_ids == (3,)
+    make_tiny_folder(tmp_path)
+    assert read_model_folder(tmp_path, {}).end_token_ids == (0,)
     assert read_model_folder(tmp_path, {"vocab_size": 7}).vocab_size == 7, "--json-model-override-args reach the front"
     (tmp_path / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [1, 2], "temperature": 0.6, "top_k": 0})
     )
     folder = read_model_folder(tmp_path, {})
-    assert folder.end_token_ids == (1, 2)
+    assert folder.end_token_ids == (0, 1, 2)
     assert (folder.defaults.temperature, folder.defaults.top_k, folder.defaults.top_p) == (0.6, -1, 1.0)
 
 
 def test_incomplete_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no folder .*missing"):
+    with pytest.raises(CheckpointError, match=r"missing does not exist"):
         read_model_folder(tmp_path / "missing", {})
-    with pytest.raises(CheckpointError, match=r"config\.json: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"config\.json does not exist"):
         read_model_folder(tmp_path, {})
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"config\.json: not JSON"):
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read as JSON"):
         read_model_folder(tmp_path, {})
-    (tmp_path / "config.json").write_text('{"vocab_size": 3}')
+    (make_tiny_folder(tmp_path) / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match="tokenizer"):
         Tokenizer.load(str(tmp_path), str(tmp_path))

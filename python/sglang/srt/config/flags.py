@@ -68,6 +68,9 @@ _SCHEDULING = (
     Flag("decode_log_interval", "Log a line of throughput every so many decode steps."),
     Flag("attention_backend", "Implementation of attention; auto takes native kernels (cpu) where they exist."),
     Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
+    Flag(
+        "grammar_warmup", "Load the grammar library with the model; without it the first grammar takes seconds."
+    ),
     Flag("grammar_compile_timeout", "Seconds that compiling one grammar may take; beyond that the client gets 400."),
     Flag("constrained_json_disable_any_whitespace", "Constrained JSON has no whitespace but one space after : and ,"),
     Flag("tp_size", "Ranks that share every layer, a process each.", ("--tp", "--tensor-parallel-size")),

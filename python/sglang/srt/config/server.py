@@ -62,6 +62,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar_backend: Literal["xgrammar", "llguidance", "none"] = "xgrammar"
     grammar_compile_timeout: float = 10.0
     """Seconds of CPU time that compiling one grammar may take."""
+    grammar_warmup: bool = True
+    """Load the grammar library with the model, not with the first grammar."""
     tool_call_parser: Literal[
         "none", "hermes", "qwen", "qwen25", "qwen3_coder", "deepseekv3", "deepseekv31", "llama3"
     ] = "none"

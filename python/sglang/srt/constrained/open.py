@@ -1,4 +1,4 @@
-"""Which grammar backend an engine has, from its configuration. Libraries are imported when the first grammar comes."""
+"""Which grammar backend an engine has, from its configuration. Libraries are imported when it opens."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -16,7 +16,7 @@ from sglang.srt.errors import EngineError, SglangError
 LOG = logging.getLogger(__name__)
 
 Open = Callable[[], GrammarBackend]
-"""Imports a grammar library and reads the vocabulary: seconds, so it happens at the first grammar, in a thread."""
+"""Imports a grammar library and reads the vocabulary: seconds, so it happens in a thread."""
 
 
 @dataclass(slots=True)
@@ -51,6 +51,10 @@ class GrammarService:
         self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="grammar")
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
+
+    def warm(self) -> None:
+        """Open the backend now, in a thread, so that the first grammar finds it. What fails is said at that grammar."""
+        self._pool.submit(self._ready_backend)
 
     # --- the scheduler's side ---
 

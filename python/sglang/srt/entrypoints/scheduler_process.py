@@ -39,7 +39,6 @@ from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
 from sglang.srt.kv_pool.shareable import SharedMemory
 from sglang.srt.managers.limits import Limits
-from sglang.srt.managers.model_folder import read_model_folder
 from sglang.srt.managers.role import UnifiedRole
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.cache_manager import CacheManager
@@ -100,8 +99,9 @@ class Parts:
 
 def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer, lockstep: Lockstep | None) -> Parts:
     """Load, allocate and connect. The fabric opens before the weights load: a wrong provider shows at once."""
-    folder = read_model_folder(Path(config.model_path), model_overrides(config))
-    grammars = open_grammars(config, spec.vocab_size, folder.end_token_ids)
+    grammars = open_grammars(config, spec.vocab_size, spec.eos_token_ids)
+    if grammars is not None and config.grammar_warmup:
+        grammars.warm()
     if config.disagg_mode == "null":
         workers = build_workers(config, spec, NullHook(), grammars, lockstep)
         return Parts(workers, grammars, Assembled(UnifiedRole(), ()))

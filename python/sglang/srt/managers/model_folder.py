@@ -1,11 +1,11 @@
-"""The small JSON files of a model folder that concern the front of the engine."""
+"""What the front of the engine knows of a model without loading it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sglang.srt.errors import CheckpointError
+from sglang.srt.config.model import GenerationDefaults, read_model_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """What the front knows of a model without loading it."""
+    """Vocabulary, end tokens and sampling defaults of a model."""
 
     vocab_size: int
     """Rows of the embedding: valid token ids are 0 <= id < vocab_size."""
@@ -29,56 +29,22 @@ class ModelFolder:
     defaults: SamplingDefaults
 
 
-def read_model_folder(path: Path, overrides: Mapping[str, object]) -> ModelFolder:
-    """What the folder says, with `overrides` in place of top-level fields of its config.json.
-
-    Raises CheckpointError that names the folder or file that is missing or malformed.
-    """
-    if not path.is_dir():
-        raise CheckpointError(f"--model-path: no folder {path}")
-    config = _read(path / "config.json") | dict(overrides)
-    text_config = config.get("text_config")
-    inner = text_config if isinstance(text_config, dict) else config
-    generation = _read(path / "generation_config.json") if (path / "generation_config.json").exists() else {}
-    try:
-        return ModelFolder(
-            vocab_size=int(str(inner["vocab_size"])),
-            end_token_ids=_ids(generation.get("eos_token_id", inner.get("eos_token_id"))),
-            defaults=_defaults(generation),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: config.json or generation_config.json: {error!r}") from error
+def read_model_folder(path: Path, overrides: Mapping[str, Any]) -> ModelFolder:
+    """The front's part of `read_model_spec`, whose CheckpointError it raises."""
+    spec = read_model_spec(path, overrides)
+    return ModelFolder(spec.vocab_size, spec.eos_token_ids, _defaults(spec.generation))
 
 
-def _defaults(generation: dict[str, object]) -> SamplingDefaults:
+def _defaults(given: GenerationDefaults) -> SamplingDefaults:
     base = SamplingDefaults()
 
-    def number(key: str, default: float) -> float:
-        value = generation.get(key)
-        return float(value) if isinstance(value, int | float) else default
+    def number(value: float | None, default: float) -> float:
+        return default if value is None else value
 
     return SamplingDefaults(
-        temperature=number("temperature", base.temperature),
-        top_p=number("top_p", base.top_p),
-        top_k=int(number("top_k", base.top_k)) or -1,  # Hugging Face writes 0 for "all"
-        min_p=number("min_p", base.min_p),
-        repetition_penalty=number("repetition_penalty", base.repetition_penalty),
+        temperature=number(given.temperature, base.temperature),
+        top_p=number(given.top_p, base.top_p),
+        top_k=(base.top_k if given.top_k is None else given.top_k) or base.top_k,  # Hugging Face writes 0 for "all"
+        min_p=number(given.min_p, base.min_p),
+        repetition_penalty=number(given.repetition_penalty, base.repetition_penalty),
     )
-
-
-def _ids(value: object) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(int(item) for item in value) if isinstance(value, list) else (int(str(value)),)
-
-
-def _read(path: Path) -> dict[str, object]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object")
-    return content
