@@ -55,6 +55,7 @@ def settings(model: Path, gguf: Path, args: argparse.Namespace) -> dict[str, Any
         "most_rows": max(ROWS),
         "most_tokens": ROW_TOKENS - CONTEXT,
         "pool_tokens": max(ROWS) * ROW_TOKENS,
+        "pool_bytes": max(ROWS) * ROW_TOKENS * read_shape(model).kv_bytes_a_token,
         "longest": LONGEST,
         "chunk": args.chunk,
         "compile": not args.eager,

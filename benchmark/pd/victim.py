@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import pairwise
 
 import httpx
 
@@ -11,21 +12,31 @@ from sglang.bench.client import BenchClient
 from sglang.bench.dialects import RequestSettings, dialect_of
 from sglang.bench.tokenizer import BenchTokenizer
 
-ANSWER = Shape(256, 600, ())
+ANSWER = Shape(256, 800, ())
 PROMPT = Shape(2048, 1, ())
-QUIET_S = 2.0
-"""Of the answer before the prompts come."""
+QUIET_EVENTS = 150
+"""Events of the answer, about a token each, before the prompts come."""
 
 
 async def watch(url: str, tokenizer: BenchTokenizer, model: str, prompts: int) -> Point:
-    """One answer of 600 tokens; from its third second on `prompts` prompts of 2,048 tokens come one after another.
+    """One answer of 800 tokens; from its 150th on `prompts` prompts of 2,048 tokens come one after another.
 
     The prompts want one token each, so that the decode engine gets as little of them as there can be.
     """
     async with httpx.AsyncClient(timeout=600.0, trust_env=False) as http:
         client = BenchClient(http, url, dialect_of("sglang"), RequestSettings(model=model))
-        answer = asyncio.create_task(client.send(prompts_of(ANSWER, 1, 7, tokenizer)[0]))
-        await asyncio.sleep(QUIET_S)
+        flowing = asyncio.Event()
+        seen: list[str] = []
+
+        def count(text: str) -> None:
+            seen.append(text)
+            if len(seen) == QUIET_EVENTS:
+                flowing.set()
+
+        answer = asyncio.create_task(client.send(prompts_of(ANSWER, 1, 7, tokenizer)[0], count))
+        waiting = asyncio.create_task(flowing.wait())
+        await asyncio.wait([answer, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         began = time.perf_counter()
         others = []
         for seed in range(prompts):
@@ -37,8 +48,9 @@ async def watch(url: str, tokenizer: BenchTokenizer, model: str, prompts: int) -
     arrivals = [output.sent_at + output.ttft]
     for gap in output.itl:
         arrivals.append(arrivals[-1] + gap)
-    quiet = [gap for gap, at in zip(output.itl, arrivals[1:], strict=True) if at < began]
-    busy = [gap for gap, at in zip(output.itl, arrivals[1:], strict=True) if began <= at < ended]
+    spans = list(pairwise(arrivals))
+    quiet = [end - start for start, end in spans if end < began]
+    busy = [end - start for start, end in spans if end >= began and start < ended]
     point = condense([output, *others], ended - began)
     return point | {
         "arrival_s": [round(at - began, 4) for at in arrivals],

@@ -98,6 +98,7 @@ def find(name: str) -> Peer:
 
 def set_up(say: Callable[[str], None]) -> None:
     """Make every environment that is not there; a peer that fails leaves its reason and stops nobody else."""
+    _tcmalloc(say)
     for peer in PEERS:
         if not peer.steps or (peer.folder / "ready").is_file():
             say(f"{peer.name}: ready")
@@ -111,7 +112,6 @@ def set_up(say: Callable[[str], None]) -> None:
             peer.folder.mkdir(parents=True, exist_ok=True)
             (peer.folder / "failed").write_text(str(error))
             say(f"{peer.name}: failed: {error}")
-    _tcmalloc(say)
 
 
 def _make(peer: Peer, say: Callable[[str], None]) -> None:

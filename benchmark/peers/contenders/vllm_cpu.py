@@ -24,6 +24,7 @@ class Vllm:
             max_num_seqs=order["most_rows"],
             max_num_batched_tokens=max(order["chunk"], order["longest"]),
             enable_prefix_caching=False,
+            kv_cache_memory_bytes=order["pool_bytes"],
             enforce_eager=not order["compile"],
             disable_log_stats=True,
         )
