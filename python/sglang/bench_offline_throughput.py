@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--random-output-len", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--skip-warmup", action="store_true")
+    parser.add_argument("--disagg", action="store_true", help="Compute prompts on a second engine.")
     mine, flags = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     options = DatasetOptions(
         name=mine.dataset_name,
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = parse(["--model-path", mine.model_path, "--log-level", "warning", *flags])
         plain = msgspec.to_builtins(ServerConfig(model_path=""))
         given = {name: value for name, value in msgspec.to_builtins(config).items() if value != plain[name]}
-        with Engine(**given) as engine:
+        with Engine(disagg=mine.disagg, **given) as engine:
             if not mine.skip_warmup:
                 measure(engine, prompts[:2])
                 engine.flush_cache()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang.srt.core.sampling import SamplingParams
-from sglang.srt.core.step import StepResult
+from sglang.srt.core.step import StepPlan, StepResult
 from sglang.srt.messages.frontend import Abort
 from support.sim import VOCABULARY, Sim, expected_tokens
 
@@ -151,3 +151,35 @@ def test_several_tokens_of_one_step_end_at_the_first_stop(
     assert answer.tokens == six[:kept] and answer.finish == reason
     assert engine.scheduler.tally.generated_tokens == kept
     sim.check_empty()
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_mixed_chunks_let_running_requests_go_on_beside_a_long_prompt(mixed: bool) -> None:
+    """--enable-mixed-chunk: chunks and decode rows share steps; without it they never do."""
+    sim = Sim(7)
+    engine = sim.add("u", "null", pages=200, mixed=mixed)
+    plans: list[StepPlan] = []
+    submit = engine.worker.submit
+    engine.worker.submit = lambda plan: (plans.append(plan), submit(plan))[1]  # type: ignore[method-assign]
+    short = sim.ask("u", "short", [1, 2, 3], 60)
+    while len(short.tokens) < 4:
+        sim.turn()
+    sim.ask("u", "long", prompts(7, 1, 1, shared=160)[0], 2)
+    sim.run()
+    kinds = [{"chunk" if row.length > 1 else "decode" for row in plan.rows} for plan in plans]
+    assert any(kind == {"chunk", "decode"} for kind in kinds) is mixed
+    assert short.tokens == expected_tokens([1, 2, 3], 60)
+
+
+def test_a_conservative_schedule_retracts_less() -> None:
+    """--schedule-conservativeness: how much of their longest output requests are expected to need."""
+
+    def retractions(conservativeness: float) -> int:
+        sim = Sim(3)
+        engine = sim.add("u", "null", pages=14, conservativeness=conservativeness)
+        for i, prompt in enumerate(prompts(3, 8, 10)):
+            sim.ask("u", str(i), prompt, 30)
+        sim.run()
+        return engine.scheduler.tally.retractions
+
+    assert retractions(1.0) == 0 < retractions(0.01)
