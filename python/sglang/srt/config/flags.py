@@ -30,7 +30,7 @@ _MODEL = (
     Flag("context_length", "Longest prompt plus answer, in tokens; 0 takes the model's own limit."),
     Flag("trust_remote_code", "Run Python code from the model folder (tokenizers only). Off: such a model is refused."),
     Flag("chat_template", "Jinja file (or the template itself) that replaces the tokenizer's own chat template."),
-    Flag("is_embedding", "Serve embeddings (the last token's hidden state) in place of generation."),
+    Flag("is_embedding", "Serve embeddings (hidden states, pooled as the model declares) in place of generation."),
     Flag("tool_call_parser", "Format of the model's tool calls; needed to find and to force them."),
     Flag("reasoning_parser", "Format of the model's reasoning, which then comes in `reasoning_content`."),
     Flag("device", "Where the model runs."),
@@ -68,9 +68,7 @@ _SCHEDULING = (
     Flag("decode_log_interval", "Log a line of throughput every so many decode steps."),
     Flag("attention_backend", "Implementation of attention; auto takes native kernels (cpu) where they exist."),
     Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
-    Flag(
-        "grammar_warmup", "Load the grammar library with the model; without it the first grammar takes seconds."
-    ),
+    Flag("grammar_warmup", "Load the grammar library with the model; without it the first grammar takes seconds."),
     Flag("grammar_compile_timeout", "Seconds that compiling one grammar may take; beyond that the client gets 400."),
     Flag("constrained_json_disable_any_whitespace", "Constrained JSON has no whitespace but one space after : and ,"),
     Flag("tp_size", "Ranks that share every layer, a process each.", ("--tp", "--tensor-parallel-size")),

@@ -20,6 +20,7 @@ from sglang.srt.config.overrides import model_overrides
 from sglang.srt.config.replica import replica_config
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.entrypoints.front import Front, Phase
+from sglang.srt.entrypoints.http_protocol import BoundedHttp
 from sglang.srt.entrypoints.http_server import create_app
 from sglang.srt.entrypoints.replicas import EngineClient, Replicas
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
@@ -226,6 +227,7 @@ class _Server(uvicorn.Server):
 def _uvicorn_config(front: Front) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(front),
+        http=BoundedHttp,
         log_config=None,
         access_log=front.config.log_requests,
         lifespan="off",

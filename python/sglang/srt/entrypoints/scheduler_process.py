@@ -33,7 +33,7 @@ from sglang.srt.disaggregation.messenger.fabric import FabricMessenger
 from sglang.srt.entrypoints.parent import ParentChannel, ParentWatch, exit_within
 from sglang.srt.entrypoints.tracing import open_tracer
 from sglang.srt.entrypoints.watchdog import Watchdog, WatchedChannel
-from sglang.srt.entrypoints.workers import Workers, build_workers
+from sglang.srt.entrypoints.workers import Workers, build_workers, pooling_of
 from sglang.srt.errors import CheckpointError, ConfigError
 from sglang.srt.ipc.waiter import ZmqWaiter
 from sglang.srt.ipc.zmq_channel import ZmqChannel
@@ -79,6 +79,11 @@ def limits_of(config: ServerConfig, spec: ModelSpec) -> Limits:
         check_invariants=config.debug_invariants,
         step_timeout=config.watchdog_timeout,
     )
+
+
+def reuses_prefixes(config: ServerConfig) -> bool:
+    """Whether cached KV may stand for the beginning of a prompt: a mean needs the hidden states of all of it."""
+    return not config.disable_radix_cache and pooling_of(config) != "mean"
 
 
 def layer_hook(config: ServerConfig, messenger: FabricMessenger, tracer: Tracer) -> LayerHook:
@@ -159,9 +164,7 @@ def run(config: ServerConfig, address: str, lockstep: Lockstep | None) -> None:
     layout = parts.workers.pool.layout
     scheduler = Scheduler(
         limits=limits,
-        cache=CacheManager(
-            num_pages=layout.num_pages, page_size=config.page_size, reuse=not config.disable_radix_cache
-        ),
+        cache=CacheManager(num_pages=layout.num_pages, page_size=config.page_size, reuse=reuses_prefixes(config)),
         worker=parts.workers.worker,
         role=parts.assembled.role,
         channel=channel,
@@ -212,6 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     role = "engine" if config.disagg_mode == "null" else config.disagg_mode
     name = f"{role} dp{config.dp_rank}" if config.dp_size > 1 else role
     setup_logging(name, config.log_level, log_requests=config.log_requests)
+    faulthandler.enable()  # a crash in native code leaves every thread's stack in the log
     if config.cpu_cores:
         os.sched_setaffinity(0, config.cpu_cores)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sglang.srt.config.model import ModelSpec
+from sglang.srt.config.pooling import Pooling, read_pooling
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.disaggregation.messenger.fabric import PoolMemory
 from sglang.srt.kv_pool.base import KVPool, Region
@@ -38,6 +39,11 @@ class Workers:
         return [lead, *(PoolMemory(other.address, other.nbytes, other.fileno()) for other in self.others)]
 
 
+def pooling_of(config: ServerConfig) -> Pooling:
+    """How this engine makes embeddings, where it does. Raises CheckpointError for a way that there is not."""
+    return read_pooling(Path(config.model_path)) if config.is_embedding else "none"
+
+
 def worker_options(config: ServerConfig) -> WorkerOptions:
     """The flags that concern the workers."""
     return WorkerOptions(
@@ -53,7 +59,7 @@ def worker_options(config: ServerConfig) -> WorkerOptions:
         threads=config.threads,
         cores=config.cpu_cores,
         random_seed=config.random_seed,
-        embedding=config.is_embedding,
+        pooling=pooling_of(config),
         ep_size=config.ep_size,
     )
 

@@ -175,7 +175,7 @@ def make_runner(
         hook,
         make_table(loaded, pool),
         state,
-        embedding=options.embedding,
+        pooling=options.pooling,
         collectives=loaded.collectives,
     )
 
@@ -188,5 +188,5 @@ def make_follower(loaded: LoadedRank, pool: KVPool) -> FollowerRunner:
         make_table(loaded, pool),
         loaded.collectives,
         vocab_size=loaded.spec.vocab_size,
-        embedding=loaded.options.embedding,
+        pooling=loaded.options.pooling,
     )

@@ -2,6 +2,7 @@
 
 import torch
 
+from sglang.srt.config.pooling import Pooling
 from sglang.srt.core.step import StepPlan
 from sglang.srt.distributed.collectives import Collectives
 from sglang.srt.layers.attention.base import AttentionBackend
@@ -22,14 +23,14 @@ class FollowerRunner:
         collectives: Collectives,
         *,
         vocab_size: int,
-        embedding: bool,
+        pooling: Pooling,
     ) -> None:
         self._model = model
         self._backend = backend
         self._table = table
         self._collectives = collectives
         self._vocab_size = vocab_size
-        self._embedding = embedding
+        self._pooling = pooling
         self._hook = NullHook()
 
     @torch.inference_mode()
@@ -38,10 +39,10 @@ class FollowerRunner:
         self._table.apply(plan)
         if not plan.rows:
             return
-        batch = build_batch(plan.rows, self._table, self._vocab_size, hidden=self._embedding)
+        batch = build_batch(plan.rows, self._table, self._vocab_size, pooling=self._pooling)
         self._backend.prepare(batch.attention)
         logits = self._model.forward(batch.inputs, self._backend, self._hook)
-        if logits is None or self._embedding or not len(batch.slots):
+        if logits is None or self._pooling != "none" or not len(batch.slots):
             return
         tokens = torch.empty(len(batch.slots), dtype=torch.int64)
         self._collectives.broadcast(tokens)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from sglang.srt.config.pooling import Pooling
 from sglang.srt.core.step import StepRow
 from sglang.srt.layers.attention.base import AttentionBatch, AttentionRow
 from sglang.srt.model_executor.row_table import RowTable
@@ -35,10 +36,12 @@ class ForwardBatch(NamedTuple):
     """Rows whose prompt tokens are scored."""
 
 
-def build_batch(rows: Sequence[StepRow], table: RowTable, vocab_size: int, *, hidden: bool = False) -> ForwardBatch:
+def build_batch(
+    rows: Sequence[StepRow], table: RowTable, vocab_size: int, *, pooling: Pooling = "none"
+) -> ForwardBatch:
     """The batch of some rows, which `table` has applied. Token ids outside the vocabulary raise ValueError.
 
-    `hidden`: the model returns hidden states.
+    With a `pooling` the model returns hidden states: of the sampling rows' last tokens, or of all tokens for the mean.
     """
     slots = torch.tensor([row.slot for row in rows], dtype=torch.int64)
     starts = torch.tensor([row.start for row in rows], dtype=torch.int64)
@@ -48,13 +51,15 @@ def build_batch(rows: Sequence[StepRow], table: RowTable, vocab_size: int, *, hi
     positions = torch.arange(total) + torch.repeat_interleave(starts - (ends - lengths), lengths)
     sampling = [index for index, row in enumerate(rows) if row.sample]
     wanted = ends[sampling] - 1 if sampling else None
+    if pooling == "mean":
+        wanted = torch.arange(total)
     samples: torch.Tensor | None = None
     scored: tuple[ScoredRow, ...] = ()
     if any(row.scores for row in rows):
         wanted, samples, scored = _with_scores(rows, ends.tolist())
     attention = tuple(AttentionRow(row.start, row.length) for row in rows)
     return ForwardBatch(
-        inputs=ModelInput(_tokens(rows, table, vocab_size), positions, wanted, hidden),
+        inputs=ModelInput(_tokens(rows, table, vocab_size), positions, wanted, pooling != "none"),
         attention=AttentionBatch(attention, table.block_table[slots], positions),
         slots=slots[sampling],
         sampled_positions=(starts + lengths)[sampling],

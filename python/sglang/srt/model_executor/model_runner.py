@@ -4,10 +4,12 @@ import time
 
 import torch
 
+from sglang.srt.config.pooling import Pooling
 from sglang.srt.core.step import SampledToken, StepPlan, StepResult, TokenScore
 from sglang.srt.distributed.collectives import Collectives, SoloCollectives
 from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.model_executor.forward_batch import ForwardBatch, build_batch
+from sglang.srt.model_executor.mean_pooling import MeanPooling
 from sglang.srt.model_executor.prompt_scores import score
 from sglang.srt.model_executor.row_table import RowTable
 from sglang.srt.model_executor.sampler import Sampled, Sampler
@@ -26,10 +28,10 @@ class ModelRunner:
         table: RowTable,
         state: SamplingState,
         *,
-        embedding: bool = False,
+        pooling: Pooling = "none",
         collectives: Collectives | None = None,
     ) -> None:
-        """`embedding`: rows that would sample answer with their last hidden state instead. `collectives`: of the ranks
+        """`pooling`: with one, rows that would sample answer with hidden states instead. `collectives`: of the ranks
         that this one leads; it alone samples, and tells them the tokens.
         """
         self._model = model
@@ -37,7 +39,8 @@ class ModelRunner:
         self._hook = hook
         self._table = table
         self._state = state
-        self._embedding = embedding
+        self._pooling = pooling
+        self._mean = MeanPooling()
         self._collectives = collectives if collectives is not None else SoloCollectives()
         self._sampler = Sampler(state)
 
@@ -52,14 +55,15 @@ class ModelRunner:
             self._state.open(row)
         if not plan.rows:
             return _result(plan, (), started, started)
-        batch = build_batch(plan.rows, self._table, self._state.vocab_size, hidden=self._embedding)
+        batch = build_batch(plan.rows, self._table, self._state.vocab_size, pooling=self._pooling)
         self._backend.prepare(batch.attention)
         logits = self._model.forward(batch.inputs, self._backend, self._hook)
         forwarded = time.monotonic_ns()
         if logits is None:
             return _result(plan, (), started, forwarded)
-        if self._embedding:
-            return _result(plan, _embedded(logits, batch), started, forwarded)
+        if self._pooling != "none":
+            states = self._mean.take(plan.rows, logits) if self._pooling == "mean" else logits
+            return _result(plan, _embedded(states, batch), started, forwarded)
         scored = tuple(score(logits, row, self._state.params[row.slot]) for row in batch.scored)
         if batch.samples is not None:
             logits = logits[batch.samples]
@@ -100,7 +104,7 @@ class ModelRunner:
 
 
 def _embedded(hidden: torch.Tensor, batch: ForwardBatch) -> tuple[SampledToken, ...]:
-    """Unit vectors of the rows' last positions; the token means nothing."""
+    """Unit vectors of `hidden` `[sampling rows, hidden]`; the token means nothing."""
     vectors = torch.nn.functional.normalize(hidden.float(), dim=-1).tolist()
     return tuple(
         SampledToken(slot=slot, token=0, embedding=tuple(vector))

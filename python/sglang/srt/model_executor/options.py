@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from sglang.srt.config.pooling import Pooling
+
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 
@@ -27,5 +29,5 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of dummy weights."""
     ep_size: int = 1
     """Parts into which the experts of a sparse model are divided; it divides the number of ranks."""
-    embedding: bool = False
-    """Answer with hidden states in place of tokens."""
+    pooling: Pooling = "none"
+    """How hidden states become the answer of an engine that makes embeddings in place of tokens."""

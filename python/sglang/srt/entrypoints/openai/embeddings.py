@@ -1,4 +1,4 @@
-"""/v1/embeddings and SGLang's /encode: the last token's hidden state as a unit vector."""
+"""/v1/embeddings and SGLang's /encode: hidden states, pooled as the model declares (config/pooling.py), of length 1."""
 
 import base64
 import math
