@@ -1,6 +1,7 @@
 """How close does pyfabric come to the wire, and to memory? N scattered pages of P bytes, 30 layers, two processes.
 
     python benchmark/messenger.py [--providers tcp,shm,mapped] [--pages 4096,...] [--rounds 9] [--json FILE]
+    python benchmark/messenger.py --others build/contenders/bin/python ...     # NIXL and Mooncake too: make contenders
     python benchmark/messenger.py --micro            # cost of arm(), counter to first post, small writes a second
 
 Every figure that counts is a ratio: the contenders of a case take turns within a second or two, and the median over
@@ -16,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +25,7 @@ from typing import Any, get_args
 import messenger_micro
 import pyfabric
 from messenger_jobs import LAYERS, Memory, make_job
-from messenger_pairs import Contender, Pair, Raw, Script, Transfer, build_raw
+from messenger_pairs import Contender, Foreign, NumpyCopy, Pair, Raw, Script, Transfer, build_raw
 
 SIZES = (4096, 16384, 32768, 65536, 262144)
 
@@ -59,8 +60,27 @@ def compare(
     return {name: nbytes / statistics.median(s) / 1e9 for name, s in seconds.items()}, ratios
 
 
-def rows(provider: str, memory: Memory, sizes: tuple[int, ...], rounds: int, binary: Path) -> Iterator[Row]:
+def open_others(stack: ExitStack, python: Path | None, provider: str, memory: Memory) -> dict[str, Foreign]:
+    """The other libraries that move bytes by the same means; one that does not start is reported and left out."""
+    if python is None:
+        return {}
+    tcp = provider == "tcp"
+    kinds = {"NIXL": "nixl", "NIXL, progress thread": "nixl-thread"} | ({"Mooncake": "mooncake"} if tcp else {})
+    found: dict[str, Foreign] = {}
+    for name, kind in kinds.items():
+        environment = {"UCX_TLS": "tcp"} if tcp and kind != "mooncake" else {}
+        try:
+            found[name] = stack.enter_context(Foreign(python, kind, memory, environment))
+        except RuntimeError as error:
+            print(f"{name} over {provider}: not run: {error}", flush=True)
+    return found
+
+
+def rows(
+    provider: str, memory: Memory, sizes: tuple[int, ...], rounds: int, binary: Path, others: Path | None
+) -> Iterator[Row]:
     with ExitStack() as stack:
+        foreign = open_others(stack, others, provider, memory)
         raw = stack.enter_context(Raw(binary, "copy" if provider == "mapped" else provider, memory))
         pair = Pair(provider, memory)
         stack.callback(pair.close)
@@ -71,12 +91,16 @@ def rows(provider: str, memory: Memory, sizes: tuple[int, ...], rounds: int, bin
                 if provider == "mapped":
                     contenders["non-temporal copy"] = Script(raw, job.script("nontemporal", 1, merge=False))
                     contenders["memcpy"] = Script(raw, job.script("memcpy", 1, merge=False))
+                    contenders["numpy"] = stack.enter_context(closing(NumpyCopy(memory, job)))
                 else:
                     extents = 1 if size <= 4096 and provider == "shm" else 4
                     contenders["raw, same shape"] = Script(raw, job.script("write", extents, merge=True))
                     contenders["raw, one a page"] = Script(raw, job.script("write", 1, merge=False))
                     if provider == "shm":
                         contenders["raw, four a write"] = Script(raw, job.script("write", 4, merge=False))
+                contenders |= {
+                    name: Script(other, job.script("write", 1, merge=True)) for name, other in foreign.items()
+                }
                 rates, ratios = compare(contenders, job.nbytes, rounds)
                 spread = {name: (min(r), max(r)) for name, r in ratios.items()}
                 medians = {name: statistics.median(r) for name, r in ratios.items()}
@@ -113,6 +137,7 @@ def main() -> None:
     parser.add_argument("--memory", choices=get_args(Memory), help="default: small; memfd for mapped")
     parser.add_argument("--pages", default=",".join(map(str, SIZES)), help="page sizes in bytes")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--others", type=Path, help="the Python that NIXL and Mooncake are installed for")
     parser.add_argument("--micro", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -126,7 +151,7 @@ def main() -> None:
         found = result["rows"] = []
         for provider in args.providers.split(","):
             memory: Memory = args.memory or ("memfd" if provider == "mapped" else "small")
-            for row in rows(provider, memory, sizes, args.rounds, binary):
+            for row in rows(provider, memory, sizes, args.rounds, binary, args.others):
                 print(show(row), flush=True)
                 found.append(asdict(row))
     result["machine"]["load_average_at_end"] = os.getloadavg()

@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,7 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **(environment or {})},
+            start_new_session=True,
         )
 
     def hear(self) -> str:
@@ -91,10 +93,38 @@ class Raw(Child):
         return int(self.hear()) / 1e9
 
 
-class Script:
-    """A job of a raw loop, as a contender."""
+class Foreign(Child):
+    """NIXL or Mooncake, under the Python that they are installed for. Prints of theirs are passed over.
 
-    def __init__(self, raw: Raw, script: str) -> None:
+    Stopped between its turns: progress threads of NIXL would else take a core from whoever is measured.
+    """
+
+    def __init__(self, python: Path, kind: str, memory: Memory, environment: dict[str, str]) -> None:
+        super().__init__([str(python), str(HERE / "messenger_others.py"), kind, memory], environment)
+        while self.hear() != "ready":
+            pass
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        os.killpg(self.process.pid, number)
+
+    def run(self, script: str) -> float:
+        self._signal(signal.SIGCONT)
+        self.say(script)
+        while not (answer := self.hear()).isdecimal():
+            pass
+        self._signal(signal.SIGSTOP)
+        return int(answer) / 1e9
+
+    def close(self) -> None:
+        self._signal(signal.SIGKILL)
+        self.process.wait(20)
+
+
+class Script:
+    """A job of a raw loop or of another library, as a contender."""
+
+    def __init__(self, raw: Raw | Foreign, script: str) -> None:
         self._raw, self._script = raw, script
 
     def seconds(self) -> float:
@@ -109,7 +139,7 @@ class Pair:
         self.engine = pyfabric.Engine(provider=provider, spin=spin)
         self.region = _register(self.engine, self.pool)
         self.engine.start()
-        self.child = Child([sys.executable, __file__, provider, memory, str(int(spin))])
+        self.child = Child([sys.executable, __file__, provider, memory])
         hello = json.loads(self.child.hear())
         self.peer = self.engine.connect(bytes.fromhex(hello["address"]))
         self.remote = pyfabric.RemoteRegion(hello["base"], hello["key"], hello["nbytes"])
@@ -178,14 +208,36 @@ class Transfer:
         return (max(time.monotonic_ns(), self._pair.completed_ns(), int(done.posted_ns[-1])) - start) / 1e9
 
 
+class NumpyCopy:
+    """numpy's copy of the same pages between two shared pools, page by page as an index says."""
+
+    def __init__(self, memory: Memory, job: Job) -> None:
+        self._pools = (allocate(memory), allocate(memory))
+        self._job = job
+
+    def seconds(self) -> float:
+        job, (source, target) = self._job, (pool.array for pool in self._pools)
+        start = time.monotonic_ns()
+        for layer in range(LAYERS):
+            here = slice(layer * job.layer_bytes, (layer + 1) * job.layer_bytes)
+            pages = (array[here].reshape(-1, job.page_bytes) for array in (source, target))
+            a, b = pages
+            b[job.destination] = a[job.source]
+        return (time.monotonic_ns() - start) / 1e9
+
+    def close(self) -> None:
+        """Gives the pools back."""
+        del self._pools
+
+
 def _register(engine: pyfabric.Engine, pool: Pool) -> pyfabric.MemoryRegion:
     return engine.register(pool.address, pool.array.nbytes, fd=pool.fd)
 
 
-def receive(provider: str, memory: Memory, spin: bool) -> None:
+def receive(provider: str, memory: Memory) -> None:
     """The child: for each weight told, counts to it and says when that was."""
     pool = allocate(memory)
-    with pyfabric.Engine(provider=provider, spin=spin) as engine:
+    with pyfabric.Engine(provider=provider) as engine:
         region = _register(engine, pool)
         engine.start()
         grant = region.grant("sender")
@@ -208,4 +260,4 @@ def receive(provider: str, memory: Memory, spin: bool) -> None:
 
 if __name__ == "__main__":
     kind: Any = sys.argv[2]
-    receive(sys.argv[1], kind, sys.argv[3] == "1")
+    receive(sys.argv[1], kind)

@@ -7,6 +7,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,12 @@ from pyfabric import Engine, PeerLost, PeerReady, ProgramFailed, WorkerHungError
 SYS_USERFAULTFD, USER_MODE_ONLY = 323, 1  # x86-64
 API, REGISTER = 0xC018AA3F, 0xC020AA00
 SHAPE = Shape(layers=1, pages=4)
+
+
+def workers() -> list[str]:
+    """The engines' threads of this process."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return [name for name in names if name.startswith("pyfabric")]
 
 
 @pytest.fixture
@@ -31,6 +38,10 @@ def trap() -> Iterator[np.ndarray]:
     fcntl.ioctl(fd, REGISTER, struct.pack("<QQQQ", array.ctypes.data, SHAPE.total, 1, 0))
     yield array
     os.close(fd)
+    limit = time.monotonic() + 20
+    while workers() and time.monotonic() < limit:  # the one left behind goes on, and still copies to this memory
+        time.sleep(0.01)
+    assert not workers(), "the worker that was left behind never ended"
 
 
 def test_a_hanging_worker_is_spoken_for(trap: np.ndarray) -> None:

@@ -213,3 +213,15 @@ def test_command_line_lists_the_library_and_providers() -> None:
     out = subprocess.run([sys.executable, "-m", "pyfabric"], capture_output=True, text=True, check=True, timeout=60)
     assert "libfabric" in out.stdout
     assert "shm" in out.stdout
+
+
+def test_shm_refuses_to_write_both_ways_within_one_process() -> None:
+    """libfabric 2.5.1 would crash; after a close the pair may be formed the other way round."""
+    with Engine(provider="shm") as a, Engine(provider="shm") as b, Engine(provider="shm") as c:
+        assert a.connect(b.address) >= 0
+        assert c.connect(b.address) >= 0
+        with pytest.raises(ValueError, match=r"over shm .* one process cannot write to each other"):
+            b.connect(a.address)
+        a.close()
+        with pytest.raises(ValueError, match="cannot write to each other"):
+            b.connect(c.address)

@@ -1,5 +1,7 @@
 """Bytes, weights and order of paged writes between two engines of one process."""
 
+import select
+
 import numpy as np
 import pytest
 from fabric_kit import POISON, Shape, Side, expected, lane, noise, poisoned, program, register, wait_slot
@@ -163,3 +165,23 @@ def test_weights_are_capped_by_the_immediate(provider: str, weight_bits: int) ->
         send(pair, shape, list(range(16)), list(range(16)), slot=1)
         most = min(16, 2**weight_bits - 1)
         assert sender.stats().writes_posted == -(-16 // most)
+
+
+def test_a_forgotten_slot_takes_its_unheard_completion_along(pair: Pair) -> None:
+    """Else the slot's next use would take the earlier one's SlotComplete for its own."""
+    shape = Shape()
+    data, pool = noise(shape.total), poisoned(shape.total)
+    source, target = register(pair.sender.engine, data), register(pair.receiver.engine, pool)
+    pages = list(range(shape.pages))
+    one = lane(shape, source, pair.peer, target.grant("sender"), pages, pages)
+    weight = shape.layers * shape.pages
+    pair.receiver.engine.expect(3, weight)
+    counter = pair.sender.engine.counter()
+    counter.add(shape.layers)
+    pair.sender.engine.arm(program(counter, shape, 3, one))
+    assert select.select([pair.receiver.engine], [], [], 20)[0], "the slot never filled"
+    assert pair.receiver.engine.forget(3) == weight
+    assert select.select([pair.receiver.engine], [], [], 0)[0] == [], "readable without an event"
+    assert pair.receiver.engine.poll() == []
+    pair.receiver.engine.expect(3, 1)
+    assert pair.receiver.settle(0.05) == []

@@ -14,14 +14,21 @@ constexpr int kBatchesAPass = 8;
 }  // namespace
 
 bool Worker::reap(int64_t now) {
-  bool worked = false;
-  for (const auto& rail : rails_)
-    for (int batch = 0; batch < kBatchesAPass && reap(*rail, now); ++batch) worked = true;
+  bool worked = false, dry = true;
+  for (const auto& rail : rails_) {
+    size_t got = kBatch;  // a batch that is not full was the last: one look less at a queue that is empty
+    for (int batch = 0; batch < kBatchesAPass && got == kBatch; ++batch) {
+      got = reap(*rail, now);
+      worked |= got > 0;
+    }
+    dry = dry && got == 0;
+  }
+  if (dry) dry_.fetch_add(1, std::memory_order_release);
   return worked;
 }
 
-// Takes one batch. True when there may be more at once.
-bool Worker::reap(Rail& rail, int64_t now) {
+// Takes one batch and says how many it held.
+size_t Worker::reap(Rail& rail, int64_t now) {
   Completion batch[kBatch];
   uint32_t immediates[kBatch];
   size_t credits = 0;
@@ -36,13 +43,13 @@ bool Worker::reap(Rail& rail, int64_t now) {
     }
   }
   if (credits) credit(immediates, credits);
-  return got > 0;
+  if (got) taken_.fetch_add(got, std::memory_order_release);
+  return got;
 }
 
 void Worker::credit(const uint32_t* immediates, size_t count) {
   bump(tallies.immediates, count);
-  const auto complete = slots_->credit(immediates, count);
-  for (const uint64_t slot : complete) events_->push(SlotComplete{slot, now_ns()});
+  slots_->credit(immediates, count, [this](uint64_t slot) { events_->push(SlotComplete{slot, now_ns()}); });
 }
 
 void Worker::take_failure(Rail& rail, const Completion& failed, int64_t now) {
@@ -61,8 +68,8 @@ void Worker::complete(Op& op, int64_t now, const std::string* error) {
   if (!link) return;  // given up earlier, and accounted for then
   Peer& peer = *link->peer;
   --in_flight_;
-  tallies.in_flight.fetch_sub(1, std::memory_order_relaxed);
-  peer.tallies->in_flight.fetch_sub(1, std::memory_order_relaxed);
+  bump(tallies.in_flight, uint64_t(-1));
+  bump(peer.tallies->in_flight, uint64_t(-1));
   --peer.in_flight;
   --link->in_flight;
   peer.progress_ns = now;

@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "fabric.hpp"
 #include "mapped.hpp"
+#include "shared_memory.hpp"
 
 namespace pyfabric {
 namespace {
@@ -18,6 +19,7 @@ constexpr size_t kMostRails = 64;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kCloseNs = 5 * kSecond;   // the loop drains for at most 1 s; beyond this it hangs in the provider
 constexpr int64_t kHungCloseNs = kSecond / 5;  // known to hang
+// What revoke() and forget() wait for the worker at most.
 constexpr int64_t kRevokeNs = 5 * kSecond;
 
 const EngineOptions& checked(const EngineOptions& options) {
@@ -124,7 +126,10 @@ void Engine::close() {
     new SharedMapping(std::move(scratch_bytes_));
     throw FabricFailure(FI_ETIMEDOUT, "close: the worker hangs inside provider " + provider_ + " and was left behind");
   }
-  for (const auto& rail : rails_) rail->close_endpoint();
+  for (const auto& rail : rails_) {
+    LocalWriters::forget(rail->endpoint());
+    rail->close_endpoint();
+  }
   worker_->fail_leftovers();
   for (auto& weak : regions_)
     if (auto region = weak.lock()) region->close_by_engine();
@@ -164,6 +169,21 @@ bool Engine::revoke(Region& region, const std::string& peer) {
   return true;
 }
 
+uint64_t Engine::forget(uint64_t slot) {
+  bool running = false;
+  {
+    const std::lock_guard lock(mutex_);
+    running = started_ && !closed_;
+  }
+  // The sender may know that a write is delivered while its immediate still waits in our queue: credited after this, it
+  // would count for the slot's next use.
+  if (running && slots_->incomplete(slot) && !worker_->credit_all(kRevokeNs))
+    throw FabricFailure(FI_ETIMEDOUT, "forget: the worker hangs inside provider " + provider_);
+  const uint64_t received = slots_->forget(slot);
+  events_->withdraw(slot);
+  return received;
+}
+
 int64_t Engine::connect(const std::string& blob) {
   Address target = Address::decode(blob);
   if (target.provider != provider_)
@@ -172,6 +192,8 @@ int64_t Engine::connect(const std::string& blob) {
     throw std::invalid_argument("connect: provider mapped reaches engines of this machine only");
   const std::lock_guard lock(mutex_);
   require_open("connect");
+  if (provider_ == "shm" && target.pid == uint32_t(getpid()) && target.host == this_host())
+    LocalWriters::claim(rails_[0]->endpoint(), target.rails[0].endpoint);
   const int64_t peer = next_peer_++;
   const Known known{target.rails.size(), std::make_shared<PeerTallies>()};
   peers_.emplace(peer, known);

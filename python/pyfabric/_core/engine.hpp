@@ -45,7 +45,9 @@ class Engine {
   int64_t connect(const std::string& blob);
   void warm(int64_t peer);
   void disconnect(int64_t peer);
-  Slots& slots() { return *slots_; }
+  void expect(uint64_t slot, uint64_t weight) { slots_->expect(slot, weight); }
+  // Also takes back a SlotComplete that nobody has polled yet: the slot's next use must not hear of this one.
+  uint64_t forget(uint64_t slot);
   std::shared_ptr<Counter> counter() const { return std::make_shared<Counter>(waker_); }
   uint64_t arm(std::unique_ptr<Program> program);
   void cancel(uint64_t handle);

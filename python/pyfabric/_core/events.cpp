@@ -39,6 +39,20 @@ void EventQueue::push(Event event) {
   append(std::move(event));
 }
 
+void EventQueue::withdraw(uint64_t slot) {
+  const std::lock_guard lock(mutex_);
+  const size_t gone = std::erase_if(events_, [slot](const Event& event) {
+    const auto* complete = std::get_if<SlotComplete>(&event);
+    return complete && complete->slot == slot;
+  });
+  if (gone && events_.empty()) clear_signal();
+}
+
+void EventQueue::clear_signal() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof count);
+}
+
 void EventQueue::seal(const std::vector<int64_t>& peers, const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (sealed_) return;
@@ -56,8 +70,7 @@ bool EventQueue::sealed() const {
 std::vector<Event> EventQueue::drain() {
   const std::lock_guard lock(mutex_);
   if (events_.empty()) return {};
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof count);
+  clear_signal();
   return std::exchange(events_, {});
 }
 

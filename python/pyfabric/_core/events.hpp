@@ -44,6 +44,7 @@ class EventQueue {
   int fd() const { return fd_; }
   void armed(uint64_t handle);
   void push(Event event);
+  void withdraw(uint64_t slot);  // its SlotComplete, if it waits
   std::vector<Event> drain();
   // The worker hangs: ends every program that it owes an event for, reports the peers, and takes nothing from it any more.
   void seal(const std::vector<int64_t>& peers, const std::string& reason);
@@ -51,6 +52,7 @@ class EventQueue {
 
  private:
   void append(Event event);
+  void clear_signal();
   mutable std::mutex mutex_;
   std::set<uint64_t> owed_;  // handles of armed programs
   bool sealed_ = false;

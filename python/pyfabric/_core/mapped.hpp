@@ -82,6 +82,7 @@ class MappedRail final : public Rail {
   bool take(In& in, const Note& note, File file);
   void forget_sources();
   void work(In& in, Completion* to, size_t& count, size_t most);
+  uint64_t carry_some(In& in, uint64_t submitted, Completion* to, size_t& count, size_t most);
   int carry(In& in, const RingEntry& entry);
 
   std::shared_ptr<MappedTable> table_ = std::make_shared<MappedTable>();

@@ -11,6 +11,12 @@ namespace {
 
 constexpr uint64_t kTurnBytes = 1 << 20;  // of one sender, before others and our own posts get their turn: ~0.15 ms
 
+constexpr uint64_t kFenceBytes = 128 << 10;
+
+void prefetch(const RingEntry& entry) {
+  for (size_t at = 0; at < sizeof entry; at += 64) __builtin_prefetch(reinterpret_cast<const char*>(&entry) + at);
+}
+
 bool within(uint64_t offset, uint64_t nbytes, uint64_t size) { return offset <= size && nbytes <= size - offset; }
 
 }  // namespace
@@ -55,28 +61,39 @@ void MappedRail::work(In& in, Completion* to, size_t& count, size_t most) {
     in.broken = true;
     return;
   }
-  uint64_t moved = 0;
   const uint64_t before = in.done;
-  for (; in.done < submitted && count < most && moved < kTurnBytes && !in.broken; ++in.done) {
-    RingEntry& shared = in.ring->list[in.done % kRingEntries];
-    RingEntry entry;
-    memcpy(&entry, &shared, sizeof entry);  // the sender could change it between our check and our copy
-    const int status = carry(in, entry);
-    // Read after the copy: a sender that gave us up may have reused the pages meanwhile.
-    if (in.ring->closed.load(std::memory_order_seq_cst)) {
-      in.broken = true;
-      return;
-    }
-    if (status == 0 && entry.counted) to[count++] = {Completion::Kind::kImmediate, entry.immediate};
-    for (uint32_t i = 0; i < entry.extents && i < kRingExtents; ++i) moved += entry.list[i].nbytes;
-    shared.status = status;
-    in.ring->completed.store(in.done + 1, std::memory_order_release);
-  }
+  for (uint64_t moved = 0; in.done < submitted && count < most && moved < kTurnBytes && !in.broken;)
+    moved += carry_some(in, submitted, to, count, most);
+  if (in.broken) return;
   if (in.done == before) return;
   // The sender sleeps until there is something to gain by waking: half of the ring, or the end of its work.
   const bool worth = submitted - in.done <= kRingEntries / 2;
   if (worth && in.ring->sender_asleep.load(std::memory_order_seq_cst) && in.ring->sender_asleep.exchange(0))
     send_note(in.socket.fd(), {Note::kDoorbell});
+}
+
+// A few entries, one fence, then their counts: a fence waits until the stores have left the core, ~5% of a 32 KiB entry.
+uint64_t MappedRail::carry_some(In& in, uint64_t submitted, Completion* to, size_t& count, size_t most) {
+  const size_t counted = count;
+  uint64_t moved = 0, done = in.done;
+  for (; done < submitted && count < most && moved < kFenceBytes && !in.broken; ++done) {
+    RingEntry& shared = in.ring->list[done % kRingEntries];
+    RingEntry entry;
+    memcpy(&entry, &shared, sizeof entry);  // the sender could change it between our check and our copy
+    if (done + 1 < submitted) prefetch(in.ring->list[(done + 1) % kRingEntries]);
+    const int status = shared.status = carry(in, entry);
+    if (status == 0 && entry.counted) to[count++] = {Completion::Kind::kImmediate, entry.immediate};
+    for (uint32_t i = 0; i < entry.extents && i < kRingExtents; ++i) moved += entry.list[i].nbytes;
+  }
+  stream_fence();
+  // Read after the copies: a sender that gave us up may have reused the pages meanwhile, so none of them counts.
+  if (in.ring->closed.load(std::memory_order_seq_cst)) {
+    in.broken = true;
+    count = counted;
+    return moved;
+  }
+  in.ring->completed.store(in.done = done, std::memory_order_release);
+  return moved;
 }
 
 // Copies one entry, whose words come from another process: nothing outside the named source and target is touched.
@@ -103,7 +120,6 @@ int MappedRail::carry(In& in, const RingEntry& entry) {
     if (__builtin_add_overflow(from.offset, extent.from, &at) || !within(at, extent.nbytes, from.file.nbytes())) return ERANGE;
     stream_copy(reinterpret_cast<void*>(target.address + extent.to), from.file.base() + at, extent.nbytes);
   }
-  stream_fence();
   return 0;
 }
 

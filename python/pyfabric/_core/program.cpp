@@ -23,17 +23,21 @@ struct Side {
 
 // Every extent ends at layer + page * stride + offset + nbytes; the largest of them decides.
 void check_side(size_t lane, const Side& side, uint64_t nbytes) {
-  const std::string name = side.name;
+  const auto name = std::string(side.name);
   if (side.offset > side.stride || nbytes > side.stride - side.offset)
     reject(lane, name + "_offset + nbytes exceeds " + name + "_page_bytes");
-  const auto [low, high] = std::minmax_element(side.pages.begin(), side.pages.end());
-  if (*low < 0) reject(lane, name + "_pages has the negative index " + std::to_string(*low));
+  int32_t low = side.pages[0], high = low;  // a loop that becomes vector instructions: std::minmax_element does not
+  for (const int32_t page : side.pages) {
+    low = std::min(low, page);
+    high = std::max(high, page);
+  }
+  if (low < 0) reject(lane, name + "_pages has the negative index " + std::to_string(low));
   const uint64_t top = *std::max_element(side.layers.begin(), side.layers.end());
   uint64_t end = 0;
-  const bool overflow = __builtin_mul_overflow(uint64_t(*high), side.stride, &end) || __builtin_add_overflow(end, top, &end) ||
+  const bool overflow = __builtin_mul_overflow(uint64_t(high), side.stride, &end) || __builtin_add_overflow(end, top, &end) ||
                         __builtin_add_overflow(end, side.offset + nbytes, &end);
   if (overflow || end > side.region)
-    reject(lane, name + "_pages: page " + std::to_string(*high) + " of the layer at byte " + std::to_string(top) +
+    reject(lane, name + "_pages: page " + std::to_string(high) + " of the layer at byte " + std::to_string(top) +
                      " ends outside the " + name + " region of " + std::to_string(side.region) + " bytes");
 }
 

@@ -10,6 +10,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <utility>
 
 #include "fabric.hpp"
 
@@ -48,6 +52,33 @@ bool shared_memory_gone(const std::string& endpoint) {
   const std::string name = endpoint.c_str();  // up to its terminating zero
   const size_t at = name.rfind('/');
   return access((kFolder + name.substr(at == std::string::npos ? 0 : at + 1)).c_str(), F_OK) != 0;
+}
+
+namespace {
+
+struct Pairs {
+  std::mutex mutex;
+  std::set<std::pair<std::string, std::string>> writes;  // from, to
+};
+
+Pairs& pairs() {
+  static Pairs kept;
+  return kept;
+}
+
+}  // namespace
+
+void LocalWriters::claim(const std::string& writer, const std::string& target) {
+  const std::lock_guard lock(pairs().mutex);
+  if (pairs().writes.contains({target, writer}))
+    throw std::invalid_argument("connect: over shm two engines of one process cannot write to each other (libfabric 2.5.1 crashes); "
+                                "use provider mapped or tcp, or put one of them into another process");
+  pairs().writes.emplace(writer, target);
+}
+
+void LocalWriters::forget(const std::string& endpoint) {
+  const std::lock_guard lock(pairs().mutex);
+  std::erase_if(pairs().writes, [&](const auto& pair) { return pair.first == endpoint || pair.second == endpoint; });
 }
 
 }  // namespace pyfabric

@@ -35,8 +35,13 @@ uint64_t Slots::forget(uint64_t slot) {
   return s.received;
 }
 
-std::vector<uint64_t> Slots::credit(const uint32_t* immediates, size_t count) {
-  std::vector<uint64_t> complete;
+bool Slots::incomplete(uint64_t slot) {
+  const std::lock_guard lock(mutex_);
+  const Slot& s = at(slot);
+  return s.busy && s.received < s.expected;
+}
+
+void Slots::credit(const uint32_t* immediates, size_t count, const std::function<void(uint64_t)>& complete) {
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < count; ++i) {
     const uint64_t slot = immediates[i] >> weight_bits_, weight = immediates[i] & max_weight();
@@ -50,9 +55,8 @@ std::vector<uint64_t> Slots::credit(const uint32_t* immediates, size_t count) {
     if (s.received > s.expected) ++excess_;
     if (before || s.received < s.expected) continue;
     --waiting_;
-    complete.push_back(slot);
+    complete(slot);
   }
-  return complete;
 }
 
 }  // namespace pyfabric

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -17,12 +18,14 @@ class Slots {
   // Throws std::invalid_argument when the slot is busy or out of range or the weight is 0.
   void expect(uint64_t slot, uint64_t weight);
   uint64_t forget(uint64_t slot);
+  // True when some of the slot's weight has arrived, or may yet, and not all of it.
+  bool incomplete(uint64_t slot);
   // Slots that wait for weight: the worker naps shorter while there are any.
   int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
   uint64_t strays() const { return strays_.load(std::memory_order_relaxed); }
   uint64_t excess() const { return excess_.load(std::memory_order_relaxed); }
-  // Credits a batch of immediates; returns the slots that became complete.
-  std::vector<uint64_t> credit(const uint32_t* immediates, size_t count);
+  // Credits a batch of immediates. Tells which slots became complete before anyone can forget() them.
+  void credit(const uint32_t* immediates, size_t count, const std::function<void(uint64_t)>& complete);
 
  private:
   struct Slot {

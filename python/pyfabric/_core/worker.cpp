@@ -26,6 +26,7 @@ constexpr int64_t kBlockedNap = 100 * kMicro;
 constexpr int64_t kDeadlineNap = 20 * kMilli;
 constexpr int64_t kProbeNap = 10 * kMilli;
 constexpr int64_t kIdleSleep = 1000 * kMilli;
+constexpr uint64_t kMostQueued = 2 * 16384;  // entries of a completion queue, and a batch that was under way
 constexpr int64_t kStopDrain = 1000 * kMilli;
 
 // The CPUs near the NIC. A refusal (CPUs outside our cpuset) leaves the thread where the scheduler puts it.
@@ -79,8 +80,18 @@ bool Worker::stop(int64_t patience_ns) {
 
 bool Worker::pass_by(int64_t patience_ns) {
   const uint64_t target = passes_.load() + 2;
+  return wait_until(patience_ns, [this, target] { return passes_.load() >= target; });
+}
+
+// A rail hands completions out in order, so as many as a queue can hold are enough where traffic never lets it run dry.
+bool Worker::credit_all(int64_t patience_ns) {
+  const uint64_t dry = dry_.load() + 2, taken = taken_.load() + kMostQueued;
+  return wait_until(patience_ns, [this, dry, taken] { return dry_.load() >= dry || taken_.load() >= taken; });
+}
+
+bool Worker::wait_until(int64_t patience_ns, const std::function<bool()>& reached) {
   const int64_t give_up = now_ns() + patience_ns;
-  while (passes_.load() < target) {
+  while (!reached()) {
     {
       const std::lock_guard lock(ended_mutex_);
       if (ended_) return true;
@@ -215,6 +226,8 @@ void Worker::fail_leftovers() {
     settle(*program);
   }
   sweep();
+  bump(tallies.abandoned, std::exchange(in_flight_, 0));
+  tallies.in_flight.store(0);
 }
 
 }  // namespace pyfabric

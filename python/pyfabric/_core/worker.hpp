@@ -53,6 +53,8 @@ class Worker {
   void release_rails() { rails_.clear(); }  // after stop(): lets the domains close
   // Returns once the loop has begun anew, so that nothing it had already looked up can still be in use.
   bool pass_by(int64_t patience_ns);
+  // Returns once every immediate that had come in before the call has been credited.
+  bool credit_all(int64_t patience_ns);
   uint64_t passes() const { return passes_.load(); }
 
   void submit(std::function<void()> command);
@@ -84,7 +86,8 @@ class Worker {
   void advance(Program& program, Lane& lane, uint32_t pieces);
 
   bool reap(int64_t now);
-  bool reap(Rail& rail, int64_t now);
+  size_t reap(Rail& rail, int64_t now);
+  bool wait_until(int64_t patience_ns, const std::function<bool()>& reached);
   void complete(Op& op, int64_t now, const std::string* error);
   void complete_warming(Link& link, int64_t now, const std::string* error);
   void take_failure(Rail& rail, const Completion& failed, int64_t now);
@@ -128,6 +131,8 @@ class Worker {
   std::atomic<bool> command_waits_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> passes_{1};
+  std::atomic<uint64_t> dry_{0};   // times that every rail was read until it had nothing
+  std::atomic<uint64_t> taken_{0}; // completions read
   std::thread thread_;
   std::mutex ended_mutex_;
   std::condition_variable ended_signal_;
