@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer
 
@@ -13,7 +14,7 @@ from sglang.srt.constrained.llguidance_backend import LLGuidanceBackend
 from sglang.srt.constrained.vocabulary import load_vocabulary
 from sglang.srt.constrained.xgrammar_compiler import XGrammarCompiler
 from sglang.srt.entrypoints.parsers.base import CallArguments, CallStart, Event
-from sglang.srt.entrypoints.parsers.constraints import forced_calls
+from sglang.srt.entrypoints.parsers.constraints import forced_calls, strict_calls
 from sglang.srt.entrypoints.parsers.deepseek import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
 from sglang.srt.entrypoints.parsers.registry import TOOL_PARSERS, tool_parser
 from sglang.srt.entrypoints.parsers.tools import ToolSpec
@@ -95,6 +96,26 @@ def test_what_is_forced_is_what_is_read(parser: str, backend: GrammarBackend, wa
     assert walker.feed(matcher, text_of(parser, "weather")) and list(walker.allowed(matcher).nonzero()[0]) == [END]
     for wrong in (text_of(parser, "forecast"), "Let me think", text_of(parser, "weather").replace("3", "x")):
         assert not walker.feed(one.matcher(), wrong), wrong
+
+
+@pytest.mark.parametrize("parser", sorted(FORMS))
+def test_strict_tools_are_held_to_their_schema_and_text_stays_free(
+    parser: str, backend: GrammarBackend, walker: Walker
+) -> None:
+    strict, loose = (msgspec.structs.replace(tool, strict=index == 0) for index, tool in enumerate(TOOLS))
+    grammar = strict_calls(parser, (strict, loose), several=True)
+    if parser == "qwen3_coder" and isinstance(backend, LLGuidanceBackend):
+        with pytest.raises(GrammarError, match="this style"):
+            backend.compile(grammar)
+        return
+    compiled = backend.compile(grammar)
+    call = text_of(parser, "weather")
+    for right in ("No call.", call, "Let me see.\n" + call, text_of(parser, "forecast")):
+        matcher = compiled.matcher()
+        assert walker.feed(matcher, right) and walker.allowed(matcher)[END], right
+    assert walker.feed(compiled.matcher(), text_of(parser, "forecast").replace("3", "null"))
+    for wrong in (call.replace("3", "x"), call.replace("weather", "whether")):
+        assert not walker.feed(compiled.matcher(), wrong), wrong
 
 
 def test_every_parser_can_be_forced() -> None:
