@@ -23,7 +23,7 @@ import numpy as np
 from machine import FIGURES, ROOT
 from pd.plots import draw_loads, draw_victims
 from pd.points import idle, open_load, warm_up
-from pd.setups import CHUNKS, SHAPES, Setup, Shape, disaggregated, one_engine, two_engines
+from pd.setups import SHAPES, Setup, Shape, disaggregated, one_engine, two_engines
 from pd.store import SWEEP, Store, median_tps
 from pd.summary import curve, goodputs, load_table, objectives, verdicts
 from pd.victim import ANSWER, watch
@@ -55,11 +55,10 @@ class Bench:
         """The sweep of chunk sizes, then every set-up under every load."""
         kinds = (one_engine, two_engines)
         for kind in kinds:
-            for chunk in CHUNKS:
-                if chunk < shape.read:
-                    await self.loads(kind(chunk), shape, [SWEEP], self._sweep_seconds)
+            for chunk in shape.chunks:
+                await self.loads(kind(chunk), shape, [SWEEP], self._sweep_seconds)
         loads = ["idle", *map(str, shape.rates)]
-        best = [self.best(shape, [kind(chunk) for chunk in CHUNKS]) for kind in kinds]
+        best = [self.best(shape, [kind(chunk) for chunk in shape.chunks]) for kind in kinds]
         for setup in [*(s for s in best if s), disaggregated()]:
             await self.loads(setup, shape, loads, self._seconds)
         await self.loads(disaggregated(3), shape, ["idle", str(shape.middle)], self._seconds)
@@ -181,8 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", choices=list(SHAPES), default="smollm2")
     parser.add_argument("--shapes", nargs="+", default=[], metavar="IN-OUT", help="such as 2048-64; default: all")
     parser.add_argument("--parts", nargs="+", choices=["victims", "loads"], default=["victims", "loads"])
-    parser.add_argument("--seconds", type=float, default=45.0, help="of arrivals a point")
-    parser.add_argument("--sweep-seconds", type=float, default=25.0, help="of arrivals a point of the chunk sweep")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of arrivals a point")
+    parser.add_argument("--sweep-seconds", type=float, default=20.0, help="of arrivals a point of the chunk sweep")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no point is begun")
     parser.add_argument("--plot-only", action="store_true", help="tables and figures of what is there")
     args = parser.parse_args(argv)

@@ -14,7 +14,9 @@ class Shape:
     read: int
     written: int
     rates: tuple[float, ...]
-    """Requests a second, rising from light to more than any set-up can take."""
+    """Requests a second, rising from light to overload."""
+    chunks: tuple[int, ...] = (0,)
+    """What the sweep of chunk sizes tries on mixed engines; see mixed_flags."""
 
     @property
     def name(self) -> str:
@@ -30,11 +32,11 @@ class Shape:
 SHAPES: dict[str, tuple[Shape, ...]] = {
     # SmolLM2-135M on two cores of an EPYC Genoa.
     "smollm2": (
-        Shape(2048, 64, (0.1, 0.2, 0.3, 0.4, 0.55)),
-        Shape(512, 256, (0.2, 0.4, 0.6, 0.8, 1.2)),
-        Shape(128, 512, (0.1, 0.2, 0.35, 0.5, 0.8)),
+        Shape(2048, 64, (0.1, 0.2, 0.3, 0.4, 0.5), (0, 64, 256)),
+        Shape(512, 256, (0.3, 0.6, 0.9), (0, 64, 256)),
+        Shape(128, 512, (0.15, 0.3, 0.5), (0, 64)),
     ),
-    "qwen3-0.6b-shape": (Shape(512, 64, (0.06, 0.12, 0.2)),),
+    "qwen3-0.6b-shape": (Shape(512, 64, (0.06, 0.12, 0.2), (0, 64)),),
 }
 
 
@@ -77,10 +79,6 @@ def mixed_flags(chunk: int) -> dict[str, Any]:
     if not chunk:
         return {"chunked-prefill-size": 2048, "enable-mixed-chunk": False}
     return {"chunked-prefill-size": chunk, "enable-mixed-chunk": True}
-
-
-CHUNKS = (0, 64, 256, 512)
-"""What the chunk sweep tries; see mixed_flags."""
 
 
 def one_engine(chunk: int) -> Setup:

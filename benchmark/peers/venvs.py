@@ -85,7 +85,7 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         "sglang",
         "",
-        (("install", "--no-deps", "sglang==0.5.23"),),
+        (("pip", "install", "--no-deps", "sglang==0.5.23"),),
         "import importlib; importlib.import_module('sgl_kernel.cpu')",
     ),
 )
