@@ -68,7 +68,7 @@ def check_person(text: str) -> None:
 
 
 def test_constrained_outputs_are_valid_in_a_mixed_batch_and_free_ones_unchanged(engine: Engine) -> None:
-    """Overlapped steps, rows with and without grammars, temperature 1, and one grammar that is wrong: reported case A10."""
+    """Overlapped steps, rows with and without grammars, temperature 1. Reported case A10: one grammar is wrong."""
     before = generate(engine, 16, temperature=0)["text"]
     schema = json.dumps(PERSON)
 
