@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from sglang.srt.managers.stall import LONGEST_TURN_S, Stall
-from support.engines import Engine
+from support.engines import Engine, free_port
 from support.storm import FLAGS, wait_until
 
 LONG = {"input_ids": [5] * 20, "sampling_params": {"temperature": 0, "max_new_tokens": 1900, "ignore_eos": True}}
@@ -75,3 +75,39 @@ def test_a_step_that_never_ends_is_noticed() -> None:
         "a process that was stopped is not a hanging worker"
     )
     assert stall.turn(1001.0, waiting=False) == 0.0
+
+
+def break_code(pid: int, module: str) -> None:
+    """Overwrite a native module's code in a running process with instructions that do not exist."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, rights, *_, path = line.split()
+        if "x" in rights and f"/{module}." in path:
+            start, stop = (int(end, 16) for end in span.split("-"))
+            with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+                memory.seek(start)
+                memory.write(b"\x0f\x0b" * ((stop - start) // 2))
+            return
+    raise AssertionError(f"process {pid} has not loaded {module}")
+
+
+def test_a_crash_of_the_fabric_s_native_code_ends_the_engine_with_its_stacks(tiny: Path) -> None:
+    control = str(free_port())
+    prefill_flags = ("--disagg-mode", "prefill", "--disagg-bootstrap-port", control, *FLAGS)
+    decode_flags = ("--disagg-mode", "decode", "--disagg-prefill", f"127.0.0.1:{control}", *FLAGS)
+    with Engine(*prefill_flags, model=tiny) as prefill, Engine(*decode_flags, model=tiny) as decode:
+        prefill.wait_ready()
+        decode.wait_ready()
+        with ThreadPoolExecutor(2) as pool:
+            asked = pool.submit(httpx.post, decode.url + "/generate", json=LONG, timeout=30)
+            wait_until(lambda: decode.metrics()["num_running_reqs"] == 1)
+            (scheduler,) = decode.children()
+            break_code(scheduler, "_core")
+            started = time.monotonic()
+            answer = asked.result()
+        assert answer.status_code == 503 and "died" in answer.text
+        assert decode.process.wait(10) == 128 + signal.SIGILL
+        assert time.monotonic() - started < 5
+        assert "Fatal Python error: Illegal instruction" in decode.log() and "the engine died" in decode.log()
+        assert httpx.get(prefill.url + "/health", timeout=10).status_code == 200, "the cluster goes on without it"
+        wait_until(lambda: prefill.metrics()["num_decode_engines"] == 0)
+        wait_until(lambda: prefill.metrics()["num_prefill_inflight_queue_reqs"] == 0)

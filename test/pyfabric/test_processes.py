@@ -185,13 +185,20 @@ def test_stopped_sender_cannot_write_into_reused_pages(engine: Engine, provider:
 
 @pytest.mark.parametrize("provider", ["tcp"], indirect=False)
 @pytest.mark.parametrize("known", ["at once", "later"])
-def test_a_fence_spares_other_processes_when_it_knows_whom_to_cut(engine: Engine, provider: str, known: str) -> None:
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_fence_spares_other_processes_when_it_knows_whom_to_cut(
+    engine: Engine, provider: str, known: str, alive: bool
+) -> None:
     fenced, spared = Child("sender", provider), Child("sender", provider)
     try:
         kept = [offer(engine, child, known=known) for child in (fenced, spared)]
+        if not alive:
+            fenced.signal(signal.SIGKILL)
+            fenced.process.wait()
         kept[0][1].revoke("child")
-        before = engine.stats().immediates
+        before, end = engine.stats().immediates, time.monotonic() + 20
         while engine.stats().immediates < before + 2000:
+            assert time.monotonic() < end, "the fence cut off another process"
             time.sleep(0.001)
         kept[1][1].revoke("child")
     finally:

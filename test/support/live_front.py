@@ -11,6 +11,7 @@ import uvicorn
 
 from sglang.srt.config.server import ServerConfig
 from sglang.srt.entrypoints.front import Front, Phase
+from sglang.srt.entrypoints.http_protocol import BoundedHttp
 from sglang.srt.entrypoints.http_server import create_app
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
 from sglang.srt.managers.tokenizer import Tokenizer
@@ -61,7 +62,13 @@ class LiveFront:
         ready = await client.ready
         self.front = Front(self.config, self.tokenizer, client, metrics, phase=Phase.READY, ready=ready)
         options = uvicorn.Config(
-            create_app(self.front), port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=2
+            create_app(self.front),
+            http=BoundedHttp,
+            port=0,
+            log_config=None,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=2,
         )
         self.server = uvicorn.Server(options)
         serving = asyncio.create_task(self.server.serve())

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -83,12 +84,13 @@ std::vector<CutSocket> cut_where(const std::function<bool(const Place&, const Pl
   return cut;
 }
 
-// The socket inodes that a process of this machine holds; nothing when we may not look.
+// The socket inodes that a process of this machine holds: none once it is gone, nothing when we may not look.
 std::optional<std::set<uint64_t>> inodes_of(uint32_t pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
   const auto names = names_in(folder);
-  if (!names) return std::nullopt;
+  if (!names && errno != ENOENT) return std::nullopt;
   std::set<uint64_t> inodes;
+  if (!names) return inodes;
   for (const std::string& name : *names) {
     struct stat about {};
     if (stat((folder + name).c_str(), &about) == 0 && S_ISSOCK(about.st_mode)) inodes.insert(about.st_ino);
@@ -112,7 +114,8 @@ std::map<uint16_t, std::set<uint64_t>> owners_of_ports() {
   return owners;
 }
 
-// Says whether the far end of an accepted connection may be the writer's. In doubt it is.
+// Says whether the far end of an accepted connection may be the writer's. In doubt it is. A far end that somebody else
+// holds is not; one that nobody holds may be what a process that has ended left behind.
 std::function<bool(const Place&)> may_be(const Address* writer) {
   if (!writer) return [](const Place&) { return true; };
   if (writer->host != this_host()) {
