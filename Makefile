@@ -41,13 +41,9 @@ test: setup model ## Run the tests; flags in ARGS
 test-all: setup model ## Run the tests and the long ones
 	@$(PY) -m pytest -m "not gpu" $(ARGS)
 
-<<<<<<< HEAD
 chaos: setup ## Break engines under load and check what was promised; flags in ARGS
 	@$(PY) benchmark/chaos.py $(ARGS)
 
-test-sanitize: setup ## Run the tests of pyfabric on builds with sanitizers: address and undefined, then thread
-	@test/tools/sanitize.sh address -q && test/tools/sanitize.sh thread -q
-=======
 test-sanitize: setup ## Run fuzz and tests of pyfabric on builds with sanitizers: address and undefined, then thread
 	@for kind in address thread; do test/tools/sanitize.sh $$kind fuzz && test/tools/sanitize.sh $$kind tests -q || exit 1; done
 
@@ -57,7 +53,6 @@ fuzz: setup ## Random operations on pyfabric's engines: make fuzz ARGS="tcp 1000
 contenders: ## A venv of its own with NIXL and Mooncake, for benchmark/messenger.py --others build/contenders/bin/python
 	@test -x build/contenders/bin/python || $(PYTHON) -m venv build/contenders
 	@build/contenders/bin/python -m pip install --disable-pip-version-check -q --no-deps numpy==2.4.6 nixl==1.5.2 nixl-cu12==1.5.1 mooncake-transfer-engine-non-cuda==0.3.13.post1
->>>>>>> 062252f (A fuzz of pyfabric's core in C++ with real processes; three faults it found; sanitizers by parts; NIXL and Mooncake as contenders)
 
 test-foreign: setup model ## SGLang's own bench_serving (its wheel, in a venv of its own) against our server
 	@$(PY) test/foreign/sglang_bench.py
