@@ -7,8 +7,8 @@ Every prompt is a canary: its tokens are known from a fault-free run before the 
 damaged and replayed control frames, exhausted descriptors; one engine's log goes to a full disk throughout.
 
 Exit code 1 where a promise breaks: a wrong token; a request without an end; 1% of requests failed although their own
-decode engine lived; one that failed when a prefill engine died or left; 5 s without an answer after that; pages, rows,
-slots, descriptors or memory of a survivor that do not come back.
+decode engine lived; one that failed when a prefill engine died or left; --recovery seconds without an answer after
+that; pages, rows, slots, descriptors or memory of a survivor that do not come back.
 """
 
 import argparse
@@ -36,7 +36,6 @@ KINDS = ("kill prefill", "term prefill", "stop prefill", "kill decode", "stop de
 OWN = "own decode engine down"
 DEATHS = frozenset({"kill prefill", "term prefill"})
 """Faults that must cost no request at all."""
-RECOVERY_S = 5.0
 MORE_DESCRIPTORS = 16
 """A survivor may hold these beyond what it held at the start: connections of clients that have just hung up."""
 MORE_MEMORY = 1.25
@@ -254,14 +253,14 @@ def survivors(storm: Storm, before: dict[str, tuple[float, int, float]]) -> list
     return [(node, before[node.name][1:], node.footprint()) for node in nodes]
 
 
-def broken_promises(storm: Storm, before: dict[str, tuple[float, int, float]]) -> list[str]:
+def broken_promises(storm: Storm, before: dict[str, tuple[float, int, float]], recovery_s: float) -> list[str]:
     """Empty where all hold."""
     found = [f"{storm.outcomes[kind]} requests: {kind}" for kind in ("wrong", "no answer") if storm.outcomes[kind]]
     total = sum(storm.outcomes.values())
     if storm.outcomes["failed"] > total / 100:
         found.append(f"{storm.outcomes['failed']} of {total} requests failed although their decode engine lived")
     for fault in storm.faults:
-        if fault.kind in DEATHS and (fault.failed or fault.silence_s > RECOVERY_S):
+        if fault.kind in DEATHS and (fault.failed or fault.silence_s > recovery_s):
             found.append(f"{fault.kind}: {fault.failed} requests failed, {fault.silence_s:.1f} s of silence")
     for node, (descriptors, memory), (now, more) in survivors(storm, before):
         if now > descriptors + MORE_DESCRIPTORS or more > memory * MORE_MEMORY:
@@ -276,6 +275,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--longest-stop", type=float, default=30.0, help="seconds of a SIGSTOP at most; 5 at least")
+    parser.add_argument(
+        "--recovery",
+        type=float,
+        default=5.0,
+        help="seconds without any answer after a prefill engine's death; more where the machine has other work",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         storm = build(Path(name), options.seed)
@@ -288,7 +293,7 @@ def main() -> int:
             calm = time.monotonic() + 30
             while storm.leftovers() and time.monotonic() < calm:
                 time.sleep(0.5)
-            broken = broken_promises(storm, before)
+            broken = broken_promises(storm, before, options.recovery)
             print(
                 f"{platform.machine()}, seed {options.seed}, {options.minutes:g} minutes, {time.strftime('%Y-%m-%d')}\n"
             )

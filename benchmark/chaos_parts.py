@@ -26,6 +26,7 @@ COMMON = (
     "16384",
     "--chunked-prefill-size",
     "128",
+    "--no-grammar-warmup",
 )
 DESCRIPTORS = 256
 """RLIMIT_NOFILE of every engine, so that a burst can exhaust it."""

@@ -59,7 +59,6 @@ def test_no_late_write_no_second_end_no_stuck_slot(faults: str, transfers: int, 
         ("leave", 2, 1),
         ("leave repeat", 1, 1),
         ("leave suspicion", 1, 1),
-        ("leave crash_d", 1, 1),
     ],
 )
 def test_one_fault_deeper(faults: str, transfers: int, weight: int) -> None:
