@@ -61,6 +61,9 @@ class Storm:
     """The cluster, the load and the record."""
 
     rng: random.Random
+    """For clients, who ask when they are answered: what they draw depends on the machine's speed."""
+    fates: random.Random
+    """For faults: a seed gives the same ones in the same order."""
     prefill: list[Process]
     decode: list[Process]
     proxies: list[Proxy]
@@ -121,7 +124,7 @@ class Storm:
 
     async def blow(self, http: httpx.AsyncClient, longest_stop: float) -> None:
         """One random fault, healed before this returns; what it cost is counted meanwhile."""
-        fault = Fault(self.rng.choice(KINDS), time.monotonic())
+        fault = Fault(self.fates.choice(KINDS), time.monotonic())
         self.faults.append(fault)
         own, failed = self.outcomes[OWN], self.outcomes["failed"]
         await self._inflict(fault.kind, http, longest_stop)
@@ -129,7 +132,7 @@ class Storm:
         fault.own, fault.failed = self.outcomes[OWN] - own, self.outcomes["failed"] - failed
 
     async def _inflict(self, kind: str, http: httpx.AsyncClient, longest_stop: float) -> None:
-        rng = self.rng
+        rng = self.fates
         if kind == "burst":
             up = [node for node in self.decode if node.up]
             jobs = [self.ask(http, rng.choice(up), rng.randrange(PROMPTS), 120.0) for _ in range(BURST)]
@@ -201,7 +204,7 @@ def build(folder: Path, seed: int) -> Storm:
     prompts = [[rng.randrange(3, 320) for _ in range(rng.randint(40, 400))] for _ in range(PROMPTS)]
     for node in (*prefill, *decode):
         node.start()
-    return Storm(rng, prefill, decode, proxies, prompts)
+    return Storm(rng, random.Random(seed), prefill, decode, proxies, prompts)
 
 
 async def run(storm: Storm, minutes: float, longest_stop: float) -> None:
@@ -218,7 +221,7 @@ async def run(storm: Storm, minutes: float, longest_stop: float) -> None:
         end = time.monotonic() + 60 * minutes
         while time.monotonic() < end:
             await storm.blow(http, longest_stop)
-            await asyncio.sleep(storm.rng.uniform(0.5, 2))
+            await asyncio.sleep(storm.fates.uniform(0.5, 2))
         for proxy in storm.proxies:
             proxy.evil = False
         storm.over = True
