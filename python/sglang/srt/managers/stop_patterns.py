@@ -10,8 +10,8 @@ from sglang.srt.errors import RequestError
 MAX_PATTERN = 256
 """Characters. Compiling is not bounded in time, so what is compiled is bounded in length."""
 PATIENCE_S = 0.02
-"""A search that takes longer stalls every stream; its request ends. The library looks at its clock only now and then: such
-a search took 0.09 s on a machine with a load of 10."""
+"""A search that takes longer stalls every stream; its request ends. The library looks at its clock now and then only:
+such a search took 0.09 s on a machine with a load of 10."""
 TAIL = 1024
 """Characters before the newest ones in which a match may begin."""
 
