@@ -148,3 +148,18 @@ def test_metrics_have_the_names_that_sglang_s_dashboard_asks_for(engine: Engine)
     wanted += ["num_used_tokens", "prompt_tokens_total", "generation_tokens_total", "num_requests_total"]
     assert {f"sglang:{name}" for name in wanted} <= names
     assert 'model_name="smol"' in text and 'le="+Inf"' in text
+
+
+def test_metrics_of_disaggregation_have_sglang_s_names(prefill_and_pair: tuple[Engine, Engine, Engine]) -> None:
+    prefill, decode, _ = prefill_and_pair
+    decode.generate([random.Random(9).randrange(10, 40_000) for _ in range(64)], 2)
+
+    def names(engine: Engine) -> set[str]:
+        text = httpx.get(engine.url + "/metrics", timeout=30).text
+        return {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
+
+    timed = {f"sglang:kv_transfer_{kind}" for kind in ("speed_gb_s", "total_mb", "latency_ms_bucket")}
+    queues = {"sglang:num_decode_prealloc_queue_reqs", "sglang:num_decode_transfer_queue_reqs"}
+    wanted = queues | timed | {"sglang:num_transfer_failed_reqs_total"}
+    assert wanted <= names(decode), wanted - names(decode)
+    assert "sglang:num_prefill_inflight_queue_reqs" in names(prefill)
