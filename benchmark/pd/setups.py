@@ -32,7 +32,7 @@ class Shape:
 SHAPES: dict[str, tuple[Shape, ...]] = {
     # SmolLM2-135M on two cores of an EPYC Genoa.
     "smollm2": (
-        Shape(2048, 64, (0.1, 0.2, 0.3, 0.4, 0.5), (0, 64, 256)),
+        Shape(2048, 64, (0.15, 0.25, 0.35, 0.5), (0, 64, 256)),
         Shape(512, 256, (0.3, 0.6, 0.9), (0, 64, 256)),
         Shape(128, 512, (0.15, 0.3, 0.5), (0, 64)),
     ),
