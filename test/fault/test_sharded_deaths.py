@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.engines import Engine, free_port
+from support.engines import Engine, free_range
 from support.sharded import FLAGS, decode_engines, prefill_engine, tiny_model
 from support.storm import wait_until
 
@@ -29,7 +30,7 @@ Pair = tuple[Engine, Engine]
 @contextmanager
 def pair_of(model: Path, sizes: tuple[str, str]) -> Iterator[Pair]:
     """Prefill and decode with these flags, ready."""
-    port = free_port()
+    port = free_range(2)
     last = port + ("--dp" in sizes[0])
     peers = [f"127.0.0.1:{port}-{last}"]
     with decode_engines(model, [sizes[1]], peers) as (decode,), prefill_engine(model, port, sizes[0]) as prefill:
@@ -197,6 +198,18 @@ def check_death(pair: Pair, side: str, victim: Callable[[Engine], int]) -> None:
     wait_until(lambda: "lost" in prefill.log() or "silent" in prefill.log() or "left" in prefill.log(), 2 * PATIENCE_S)
     assert httpx.get(f"{prefill.url}/health", timeout=10).status_code == 200
     wait_until(lambda: not prefill.metrics()["num_admitted_reqs"], 2 * PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_a_replica_that_cannot_start_ends_all_of_them(tmp_path: Path) -> None:
+    """Its control port is taken, which it learns after its worker has begun to step with the other's."""
+    model, port = tiny_model("qwen3-coder", tmp_path), free_range(2)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        with prefill_engine(model, port, SHARED) as engine:
+            assert engine.process.wait(60) == 2
+            assert "Address already in use" in engine.log()
 
 
 @pytest.mark.slow

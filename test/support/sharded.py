@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sglang.tools.tiny.shapes import TINY
 from sglang.tools.tiny.write import write_tiny
-from support.engines import Engine, free_port
+from support.engines import Engine, free_range
 
 REQUESTS = 16
 FLAGS = (
@@ -85,7 +85,7 @@ def check_pairs(model: Path, prefill: Sequence[str], decode: Sequence[str], rank
 
     `ranks`: of each prefill engine. The engines of a pair are alone with each other while they work.
     """
-    ports = [free_port() for _ in prefill]
+    ports = [free_range(replicas_of(size)) for size in prefill]
     peers = [f"127.0.0.1:{port}-{port + replicas_of(size) - 1}" for port, size in zip(ports, prefill, strict=True)]
     asked = {seed: prompts(seed) for seed in range(len(prefill))}
     with decode_engines(model, decode, peers) as engines:

@@ -118,6 +118,8 @@ def build(config: ServerConfig, spec: ModelSpec, tracer: Tracer, lockstep: Locks
         hook = layer_hook(config, messenger, tracer)
         workers = build_workers(config, spec, hook, grammars, lockstep, shared=messenger.needs_shared_memory)
         undo.callback(workers.worker.close)
+        if lockstep is not None:
+            undo.callback(lockstep.give_up)  # before the close, which would wait for the other replicas to leave
         assembled = assemble(
             config,
             settings,
@@ -182,6 +184,8 @@ def run(config: ServerConfig, address: str, lockstep: Lockstep | None) -> None:
         scheduler.run()
     except BaseException:
         LOG.exception("the engine cannot go on; stacks of all threads:")
+        if lockstep is not None:
+            lockstep.give_up()
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
         exit_within(CLEANUP_S, 1)
         raise
