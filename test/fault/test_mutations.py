@@ -134,8 +134,8 @@ MUTATIONS = (
         "srt/disaggregation/roles/decode.py",
         "if peer.state is PeerState.LEAVING and not self._open_with(peer):",
         "if peer.state is PeerState.LEAVING:",
-        (SIM,),
-        "rolling",
+        (ROLES,),
+        "ask_is_open",
     ),
     Mutation(
         "a farewell belongs to its grant",

@@ -113,8 +113,8 @@ def test_a_prefill_engine_told_to_leave_finishes_its_transfers_and_no_request_fa
 
 def test_a_decode_engine_told_to_leave_answers_what_it_has(whole: Storm, expected: list[list[int]]) -> None:
     decode = whole.decode[0]
-    long = whole.ask(decode, LOAD[0], 600)
-    wait_until(lambda: decode.live.metrics()["num_admitted_reqs"])
+    long = whole.ask(decode, LOAD[0], 1000)
+    wait_until(lambda: long.done() or decode.live.metrics()["num_admitted_reqs"])
     asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
     whole.in_transfer(decode)
     decode.live.process.send_signal(signal.SIGTERM)

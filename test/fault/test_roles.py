@@ -123,6 +123,22 @@ def test_an_engine_leaves_when_no_ask_can_be_on_its_way_to_it() -> None:
     sim.check_empty()
 
 
+def test_farewell_is_not_said_while_an_ask_is_open() -> None:
+    sim = cluster()
+    sim.engines["p0"].paused = True
+    answer = sim.ask("d0", "0", PROMPT, 3)
+    until(sim, lambda: any(isinstance(m, PrefillAsk) for m in sent(sim, "p0", "d0")))
+    ask = next(m for m in sent(sim, "p0", "d0") if isinstance(m, PrefillAsk))
+    sent(sim, "d0", "p0").append(Leaving(incarnation=ask.incarnation))
+    for _ in range(40):
+        sim.turn()
+    assert not in_transit(sim, "p0", "d0", Farewell)
+    sim.engines["p0"].paused = False
+    until(sim, lambda: in_transit(sim, "p0", "d0", Farewell))
+    sim.run()
+    assert answer.tokens == expected_tokens(PROMPT, 3)
+
+
 def test_a_lost_farewell_is_asked_for_again() -> None:
     sim = cluster(heartbeat_s=0.1)
     sim.engines["p0"].to.append(Shutdown(drain=True))
