@@ -27,6 +27,8 @@ import pyfabric
 from messenger_jobs import LAYERS, Memory, make_job
 from messenger_pairs import Contender, Foreign, NumpyCopy, Pair, Raw, Script, Transfer, build_raw
 
+INJECTED = 4096
+"""Bytes that shm carries inside its own command: pages up to this size travel alone (program.cpp)."""
 SIZES = (4096, 16384, 32768, 65536, 262144)
 
 
@@ -93,7 +95,7 @@ def rows(
                     contenders["memcpy"] = Script(raw, job.script("memcpy", 1, merge=False))
                     contenders["numpy"] = stack.enter_context(closing(NumpyCopy(memory, job)))
                 else:
-                    extents = 1 if size <= 4096 and provider == "shm" else 4
+                    extents = 1 if size <= INJECTED and provider == "shm" else 4
                     contenders["raw, same shape"] = Script(raw, job.script("write", extents, merge=True))
                     contenders["raw, one a page"] = Script(raw, job.script("write", 1, merge=False))
                     if provider == "shm":
@@ -131,6 +133,14 @@ def machine() -> dict[str, Any]:
     }
 
 
+def save(path: Path | None, result: dict[str, Any]) -> None:
+    """After every row: a run that is cut short has not been for nothing."""
+    result["machine"]["load_average_at_end"] = os.getloadavg()
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--providers", default="tcp,shm,mapped")
@@ -144,7 +154,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine()}
     if args.micro:
         result["micro"] = messenger_micro.measure()
-        print(json.dumps(result["micro"], indent=1))
+        print(json.dumps(result["micro"], indent=1), flush=True)
     else:
         binary = build_raw()
         sizes = tuple(int(size) for size in args.pages.split(","))
@@ -154,10 +164,8 @@ def main() -> None:
             for row in rows(provider, memory, sizes, args.rounds, binary, args.others):
                 print(show(row), flush=True)
                 found.append(asdict(row))
-    result["machine"]["load_average_at_end"] = os.getloadavg()
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+                save(args.json, result)
+    save(args.json, result)
 
 
 if __name__ == "__main__":

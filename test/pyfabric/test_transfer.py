@@ -1,6 +1,8 @@
 """Bytes, weights and order of paged writes between two engines of one process."""
 
 import select
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -185,3 +187,26 @@ def test_a_forgotten_slot_takes_its_unheard_completion_along(pair: Pair) -> None
     assert pair.receiver.engine.poll() == []
     pair.receiver.engine.expect(3, 1)
     assert pair.receiver.settle(0.05) == []
+
+
+def test_the_worker_never_waits_for_the_gil(pair: Pair) -> None:
+    """Programs end on the worker's thread, and what they held of Python's objects with them."""
+    shape = Shape()
+    data, pool = noise(shape.total), poisoned(shape.total)
+    source, target = register(pair.sender.engine, data), register(pair.receiver.engine, pool)
+    pages = list(range(shape.pages))
+    interval = sys.getswitchinterval()
+    one = program(
+        pair.sender.engine.counter(), shape, 3, lane(shape, source, pair.peer, target.grant("s"), pages, pages)
+    )
+    one.counter.add(shape.layers)
+    pair.sender.engine.arm(one)
+    del one, source
+    sys.setswitchinterval(30)  # from here on this thread keeps the GIL: poll() does not release it
+    try:
+        limit = time.monotonic() + 5
+        while not (events := pair.sender.engine.poll()):
+            assert time.monotonic() < limit, "the worker waits for the GIL"
+    finally:
+        sys.setswitchinterval(interval)
+    assert [type(event) for event in events] == [ProgramDone]

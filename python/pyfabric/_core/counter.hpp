@@ -27,7 +27,7 @@ class Waker {
 };
 
 // A 64-bit word on a page of its own: a GPU or another library may map and bump it too (then without the wake).
-class Counter {
+class Counter : public std::enable_shared_from_this<Counter> {  // see Region
  public:
   explicit Counter(std::shared_ptr<Waker> waker);
   ~Counter();

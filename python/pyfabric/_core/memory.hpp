@@ -20,7 +20,9 @@ struct Grant {
 };
 
 // Memory of the caller, registered once for reading by our own writes and once more for each peer that was granted it.
-class Region {
+// shared_from_this: the binding then shares ownership as it is. Without it what Python passes in keeps a reference to the
+// Python object, and whoever drops it last, here the worker, would wait for the GIL.
+class Region : public std::enable_shared_from_this<Region> {
  public:
   // Throws std::invalid_argument unless [address, address + nbytes) is mapped and readable.
   Region(Rails rails, uint64_t address, uint64_t nbytes, const Backing& backing);
