@@ -57,7 +57,13 @@ class Setup:
         """For sglang.cluster. `tokens` of KV and `rows` of a batch in all, divided among the engines that decode."""
         fronts = self.decode or len(self.unified)
         each = {"max-total-tokens": tokens // fronts, "max-running-requests": max(2, rows // fronts)}
-        defaults = {"model-path": model, "log-level": "warning", "disable-radix-cache": True, **each}
+        defaults = {
+            "model-path": model,
+            "log-level": "warning",
+            "disable-radix-cache": True,
+            "grammar-backend": "none",
+            **each,
+        }
         content: dict[str, Any] = {"defaults": defaults}
         if self.unified:
             content["unified"] = [
