@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from machine import FIGURES, ROOT
+from machine import FIGURES, ROOT, machine_line
 from pd.plots import draw_loads, draw_victims
 from pd.points import idle, open_load, warm_up
 from pd.setups import SHAPES, Setup, Shape, disaggregated, one_engine, two_engines
@@ -145,9 +145,8 @@ def report(model: str) -> None:
         if not curves:
             continue
         bounds = objectives(curves)
-        machine = curves[0].idle["machine"]
-        print(f"\n### {model}, {shape.read} tokens in, {shape.written} out\n\n{machine['cpu']}, {machine['date']}, "
-              f"commit {machine['commit']}\n")  # fmt: skip
+        machine = machine_line(curves[0].idle["machine"])
+        print(f"\n### {model}, {shape.read} tokens in, {shape.written} out\n\n{machine}\n")
         chosen = ", ".join(f"{name}: {tps:.1f}" for name, tps in swept.items())
         print(f"Sweep at {shape.middle} req/s, tok/s of the median user: {chosen}\n")
         print(verdicts(curves) + "\n")

@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from machine import FIGURES, RESULTS, ROOT, Record, describe, load_all, markdown, save
+from machine import FIGURES, RESULTS, ROOT, Record, describe, load_all, machine_line, markdown, save
 from pd.points import prompts_of
 from pd.setups import Shape
 from sglang.bench.client import BenchClient
@@ -139,8 +139,7 @@ def report() -> None:
     if not records:
         say("nothing has been measured")
         return
-    machine = records[0]["machine"]
-    print(f"{records[0]['model']}, {machine['cpu']}, {machine['date']}, commit {machine['commit']}\n")
+    print(f"{records[0]['model']}, {machine_line(records[0]['machine'])}\n")
     header = ["forward", "GB/s", "prompt", "layer by layer, TTFT ms", "after the forward", "later by, ms (of pairs)"]
     print(markdown(header, [row for record in records for row in _rows(record)]))
     draw(records)

@@ -1,6 +1,7 @@
 """Where and when something was measured, and the files that measurements are kept in."""
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ FIGURES = ROOT / "docs" / "img"
 
 
 def describe() -> dict[str, str]:
-    """Processor, cores, memory, kernel, date and commit of this run."""
+    """Processor, cores, kernel, date and commit of this run, and the load average of its last minute."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     cores = sum(line.startswith("processor") for line in lines)
@@ -30,7 +31,14 @@ def describe() -> dict[str, str]:
         "kernel": Path("/proc/sys/kernel/osrelease").read_text().strip(),
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "commit": commit(),
+        "load": f"{os.getloadavg()[0]:.1f}",
     }
+
+
+def machine_line(machine: dict[str, str]) -> str:
+    """A description in one line."""
+    kept = "commit {commit}, load {load}".format(**machine)
+    return f"{machine['cpu']} ({machine['features']}), {machine['cores']} cores, {machine['date']}, {kept}"
 
 
 def commit() -> str:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from machine import Record, markdown
+from machine import Record, machine_line, markdown
 from peers.limits import Limits, Shape, decode_rate, prefill_rate
 
 
@@ -52,9 +52,7 @@ def render(record: Record, limits: Limits) -> str:
     table = markdown([record["model"], *names, "ours / best peer (range)", "ours of the limit"], rows)
     missing = [f"- not run: {name}: {reason}" for name, reason in record["not_run"].items()]
     said = [f"- {name}: {version}" for name, version in record["versions"].items() if name not in record["not_run"]]
-    machine = record["machine"]
-    head = f"{machine['cpu']} ({machine['features']}), {machine['date']}, commit {machine['commit']}"
-    return "\n".join([head, "", table, "", *said, *missing])
+    return "\n".join([machine_line(record["machine"]), "", table, "", *said, *missing])
 
 
 def _median(record: Record, case: str, times: Sequence[float]) -> float:
