@@ -167,7 +167,7 @@ MUTATIONS = (
         "            if peer.state in ACQUAINTED and not self._open_with(peer):",
         "            if False:",
         (ROLES,),
-        "leave_together",
+        "last_word",
     ),
     Mutation(
         "an end is final",
@@ -196,8 +196,8 @@ MUTATIONS = (
         "srt/disaggregation/roles/prefill.py",
         "            self._stop(outbound, SourceEvent.PEER_LOST)\n",
         "            pass\n",
-        (SIM,),
-        "killed_decode",
+        (ROLES,),
+        "lost_decode",
     ),
     Mutation(
         "a restart is a new incarnation",
@@ -219,8 +219,8 @@ MUTATIONS = (
         "srt/disaggregation/roles/prefill.py",
         "        if problem:\n",
         "        if False:\n",
-        ("test/fault/test_control_fuzz.py",),
-        "crash_and_leak",
+        (ROLES,),
+        "page_that_does_not_exist",
     ),
     Mutation(
         "a frame has a size limit",
@@ -249,7 +249,7 @@ MUTATIONS = (
         "srt/config/resolve.py",
         "bool(c.disagg_keys) or c.disagg_insecure or is_loopback(c.disagg_host)",
         "True",
-        ("test/srt/config",),
+        ("test/srt/config/test_cli.py",),
     ),
     Mutation(
         "a hint to come back costs no try",

@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import msgspec
+
 from sglang.srt.disaggregation.roles.settings import RoleSettings
 from sglang.srt.messages.frontend import Shutdown
 from sglang.srt.messages.wire import AskQueued, AskRejected, Farewell, Heartbeat, Leaving, PrefillAsk
@@ -183,6 +185,47 @@ def test_engines_that_are_told_to_leave_together_do_not_wait_for_each_other() ->
     while sim.engines:
         sim.turn()
     assert sim.clock.now() - told_at < 0.5
+
+
+def test_a_prefill_engine_drops_what_a_lost_decode_engine_asked_for() -> None:
+    """While it computes for it: nothing more is posted, and all comes back."""
+    sim = cluster()
+    for i in range(3):
+        sim.ask("d0", str(i), PROMPT[i:], 3)
+    prefill = sim.engines["p0"]
+    until(sim, lambda: prefill.scheduler.role.gauges()["num_prefill_inflight_queue_reqs"] == 3)
+    advance = prefill.worker.advance
+    prefill.worker.advance = lambda: False  # type: ignore[method-assign]
+    sim.kill("d0")
+    sim.answers.clear()
+    until(sim, lambda: not prefill.scheduler.role.gauges()["num_decode_engines"])
+    prefill.worker.advance = advance  # type: ignore[method-assign]
+    until(sim, lambda: not prefill.scheduler.role.gauges()["num_prefill_inflight_queue_reqs"])
+    sim.run()
+    sim.check_empty()
+    assert prefill.scheduler.role.counters()["num_transfers_total"] == 0
+
+
+def test_a_decode_engine_s_last_word_is_a_farewell() -> None:
+    sim = cluster()
+    sim.engines["p0"].paused = True
+    sim.engines["d0"].to.append(Shutdown(drain=True))
+    until(sim, lambda: "d0" not in sim.engines)
+    assert in_transit(sim, "p0", "d0", Farewell)
+
+
+def test_an_ask_for_a_page_that_does_not_exist_is_refused() -> None:
+    sim = cluster()
+    sim.engines["p0"].paused = True
+    sim.ask("d0", "0", PROMPT, 3)
+    until(sim, lambda: any(isinstance(m, PrefillAsk) for m in sent(sim, "p0", "d0")))
+    (ask,) = in_transit(sim, "p0", "d0", PrefillAsk)
+    assert isinstance(ask, PrefillAsk)
+    sent(sim, "p0", "d0").append(msgspec.structs.replace(ask, pages=(96, *ask.pages[1:])))
+    sim.engines["d0"].paused, sim.engines["p0"].paused = True, False
+    until(sim, lambda: any(isinstance(m, AskRejected) for m in sent(sim, "d0", "p0")))
+    (rejected,) = in_transit(sim, "d0", "p0", AskRejected)
+    assert isinstance(rejected, AskRejected) and "a page outside 0..95" in rejected.reason
 
 
 def test_heartbeats_of_another_incarnation_do_not_keep_a_peer_alive() -> None:
