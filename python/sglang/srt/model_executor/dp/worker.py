@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sglang.srt.config.model import ModelSpec
 from sglang.srt.core.step import StepPlan, StepResult
-from sglang.srt.distributed._shm import Aborted
+from sglang.srt.distributed import _shm
 from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.distributed.shm_collectives import ShmCollectives
 from sglang.srt.errors import ConfigError, EngineError
@@ -113,7 +113,7 @@ class LockstepWorker:
             prepare_thread(self._threads, self._cores)
             while self._lockstep.rounds.join():
                 self._round()
-        except Aborted:
+        except _shm.Aborted:
             if not self._stopping.wait(BLAME_S):
                 self._results.fail("another replica gave up, or died; its own log says why")
         except BaseException:  # noqa: BLE001
