@@ -1,19 +1,27 @@
-"""How long does a decode step take on this CPU, and where does it go? One runner, no server.
+"""What a decode step and a prompt cost, without server and scheduler, and what share that is of this machine's limits.
 
-    python benchmark/decode_step.py MODEL [--rows 1 8] [--context 512] [--threads 1] [--attention auto] [--profile]
+    python benchmark/decode_step.py benchmark/shapes/qwen3-0.6b-32k --load-format dummy --threads 2 [--profile]
+    python benchmark/decode_step.py models/SmolLM2-135M-Instruct --rows 1 8
 
-Prompts are drawn at random and prefilled, then every row decodes. Of each batch size: the fastest and the median step,
-by the wall clock and by the thread's CPU time (which other processes cannot lengthen, except through caches), the bytes
-a step must read (weights and KV), and what share of this machine's read bandwidth that makes.
+A decode step runs rows of equal context through the executor, as the scheduler's loop would. Its limit is the time to
+read the weights or to multiply them, whichever is longer, and the time to read the rows' KV. A prompt's limit is its
+arithmetic: products with the weights (no logits) and causal attention. `--gigabytes` and `--gigaflops` are what the
+machine gives a program of `--threads` threads: measure them (reading memory on huge pages; vdpbf16ps on registers).
+Times are by the wall clock; on a busy machine read the thread's CPU time beside it, with one thread.
 """
 
 import argparse
+import cProfile
+import os
+import pstats
 import random
+import resource
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -29,33 +37,67 @@ from sglang.srt.model_executor.options import WorkerOptions
 CHUNK = 512
 
 
-class Rows:
-    """Requests that decode in lockstep; just enough of a scheduler."""
+class Limits(NamedTuple):
+    """What the machine gives, and what a model asks of it."""
 
-    def __init__(self, runner: ModelRunner, pool: KVPool, vocab: int, rows: int, context: int) -> None:
+    bandwidth: float
+    """Bytes a second."""
+    flops: float
+    """bfloat16 operations a second."""
+    weights: int
+    """Elements that each token multiplies, the head's included."""
+    head: int
+    """Elements of the head."""
+    kv_bytes: int
+    """A token's KV."""
+    attention: int
+    """Operations a token and key."""
+
+    def decode(self, rows: int, context: int) -> float:
+        """Seconds of a step."""
+        multiply = max(2 * self.weights / self.bandwidth, 2 * self.weights * rows / self.flops)
+        return multiply + rows * context * self.kv_bytes / self.bandwidth
+
+    def prefill(self, tokens: int) -> float:
+        """Seconds of a prompt."""
+        per_token = 2 * (self.weights - self.head) + self.attention * (tokens + 1) / 2
+        return tokens * per_token / self.flops
+
+
+class Requests:
+    """A runner's pages, slots and step numbers; just enough of a scheduler."""
+
+    def __init__(self, runner: ModelRunner, pool: KVPool, vocab: int) -> None:
         self._runner = runner
+        self._vocab = vocab
         self._page_size = pool.layout.kv.page_size
-        self._free = list(range(pool.layout.num_pages))
-        random.Random(0).shuffle(self._free)
-        self._held = [0] * rows
-        self._length = context
+        self._pages = list(range(pool.layout.num_pages))
+        random.Random(0).shuffle(self._pages)
+        self._free = list(self._pages)
+        self._held: list[int] = []
         self._step = 0
-        prompts = [tuple(random.Random(row).choices(range(vocab), k=context)) for row in range(rows)]
+
+    def open(self, rows: int) -> None:
+        """Take slots 0 .. rows - 1."""
+        self._held = [0] * rows
         opened = tuple(RowOpen(slot=row, sampling=SamplingParams(temperature=0.0), seed=0) for row in range(rows))
         self._run((), opened)
-        for row, prompt in enumerate(prompts):
-            for start in range(0, context, CHUNK):
-                tokens = prompt[start : start + CHUNK]
-                self._run((self._row(row, start, tokens, last=start + CHUNK >= context),))
 
-    def decode(self) -> None:
-        """One step."""
-        self._run(tuple(self._row(row, self._length, (), last=True) for row in range(len(self._held))))
-        self._length += 1
+    def prompt(self, slot: int, length: int) -> None:
+        """Compute a random prompt in chunks; its last chunk samples."""
+        tokens = tuple(random.Random(slot).choices(range(self._vocab), k=length))
+        for start in range(0, length, CHUNK):
+            chunk = tokens[start : start + CHUNK]
+            self._run((self._row(slot, start, chunk, last=start + CHUNK >= length),))
+
+    def decode(self, length: int) -> None:
+        """One step of all rows, which have `length` tokens each."""
+        self._run(tuple(self._row(row, length, (), last=True) for row in range(len(self._held))))
 
     def close(self) -> None:
-        """Give the slots back."""
+        """Give slots and pages back."""
         self._run((), closed=tuple(range(len(self._held))))
+        self._free = list(self._pages)
 
     def _row(self, slot: int, start: int, tokens: tuple[int, ...], *, last: bool) -> StepRow:
         length = len(tokens) or 1
@@ -69,89 +111,114 @@ class Rows:
         self._runner.execute(StepPlan(step_id=self._step, rows=rows, opened=opened, closed=closed))
 
 
-def read_bandwidth() -> float:
-    """GB/s at which the threads read 512 MB from memory, by the calling thread's CPU time; the fastest of seven."""
-    words = torch.ones(64 << 20, dtype=torch.int64)
-    times = []
-    for _ in range(7):
-        start = time.thread_time()
-        words.sum()
-        times.append(time.thread_time() - start)
-    return words.nbytes / min(times) / 1e9
+def limits(spec: ModelSpec, pool: KVPool, bandwidth: float, flops: float) -> Limits:
+    """Of a dense model with grouped-query attention."""
+    heads, dim = spec.num_heads, spec.head_dim
+    attention = spec.hidden_size * dim * 2 * (heads + spec.num_kv_heads)
+    layer = attention + 3 * spec.hidden_size * spec.intermediate_size
+    head = spec.vocab_size * spec.hidden_size
+    kv_bytes = pool.nbytes // pool.layout.num_pages // pool.layout.kv.page_size
+    return Limits(bandwidth, flops, spec.num_layers * layer + head, head, kv_bytes, 4 * heads * dim * spec.num_layers)
 
 
-def step_bytes(folder: Path, spec: ModelSpec, pool: KVPool, rows: int, context: int) -> int:
-    """What a step must read: every weight once (not the table of an untied embedding), and the rows' KV.
-
-    Takes the checkpoint as bfloat16.
-    """
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    if not spec.tie_word_embeddings:
-        weights -= spec.vocab_size * spec.hidden_size * 2
-    page = pool.nbytes // pool.layout.num_pages
-    return weights + rows * context * page // pool.layout.kv.page_size
-
-
-def measure(rows: Rows, steps: int) -> tuple[list[float], list[float]]:
-    """Wall and CPU milliseconds of each step."""
+def decode(requests: Requests, rows: int, context: int, steps: int) -> tuple[list[float], list[float]]:
+    """Wall and CPU seconds of each step, at contexts around `context`."""
+    requests.open(rows)
+    first = context - steps // 2
+    for slot in range(rows):
+        requests.prompt(slot, first)
     wall: list[float] = []
     own: list[float] = []
-    for _ in range(steps):
+    for step in range(steps):
         clock, thread = time.perf_counter(), time.thread_time()
-        rows.decode()
-        wall.append((time.perf_counter() - clock) * 1e3)
-        own.append((time.thread_time() - thread) * 1e3)
-    return wall, own
+        requests.decode(first + step)
+        wall.append(time.perf_counter() - clock)
+        own.append(time.thread_time() - thread)
+    return wall[2:], own[2:]
+
+
+def prefill(requests: Requests, length: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Wall and CPU seconds of a prompt."""
+    wall: list[float] = []
+    own: list[float] = []
+    for _ in range(rounds):
+        requests.open(1)
+        clock, thread = time.perf_counter(), time.thread_time()
+        requests.prompt(0, length)
+        wall.append(time.perf_counter() - clock)
+        own.append(time.thread_time() - thread)
+        requests.close()
+    return wall[1:], own[1:]
+
+
+def report(name: str, tokens: int, limit: float, times: tuple[list[float], list[float]]) -> None:
+    """Print a line: the median decides."""
+    wall, own = times
+    middle = statistics.median(wall)
+    print(
+        f"{name}: {tokens / middle:6.1f} tok/s, {limit / middle:4.0%} of the limit {tokens / limit:5.1f}; "
+        f"median {middle * 1e3:7.2f} fastest {min(wall) * 1e3:7.2f} ms, limit {limit * 1e3:7.2f}; "
+        f"thread's CPU time median {statistics.median(own) * 1e3:7.2f} fastest {min(own) * 1e3:7.2f} ms",
+        flush=True,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one line a batch size."""
+    """Print one line a batch size and one a prompt length."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--load-format", choices=["auto", "dummy"], default="auto")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048])
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=4, help="runs of each prompt; the first is not counted")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cores", type=int, nargs="*", default=[], help="pin to these")
+    parser.add_argument("--quantization", choices=["none", "w8a16"], default="none")
     parser.add_argument("--attention", choices=["auto", "cpu", "torch_native"], default="auto")
+    parser.add_argument("--gigabytes", type=float, default=52.0, help="a second that the threads read")
+    parser.add_argument("--gigaflops", type=float, default=462.0, help="that they multiply in bfloat16")
     parser.add_argument("--profile", action="store_true", help="show torch's and Python's shares of a step")
     args = parser.parse_args(argv)
+    if args.cores:
+        os.sched_setaffinity(0, args.cores)
     torch.set_num_threads(args.threads)
     spec = read_model_spec(args.model)
-    tokens = max(args.rows) * (args.context + 2 * args.steps + 64)
+    longest = max([args.context + args.steps, *args.prefill])
     options = WorkerOptions(
-        dtype="bfloat16", max_total_tokens=tokens, max_running_requests=max(args.rows), attention_backend=args.attention
-    )
+        dtype="bfloat16", load_format=args.load_format, max_running_requests=max([1, *args.rows]),
+        max_total_tokens=max(max([1, *args.rows]) * (args.context + args.steps + 64), longest + 64),
+        attention_backend=args.attention, quantization=args.quantization,
+    )  # fmt: skip
     runner, pool = build_runner(args.model, spec, options, NullHook())
-    bandwidth = read_bandwidth()
-    print(f"{torch.get_num_threads()} threads, memory read {bandwidth:.1f} GB/s")
-    for count in args.rows:
-        rows = Rows(runner, pool, spec.vocab_size, count, args.context)
-        measure(rows, 3)
-        wall, own = measure(rows, args.steps)
-        needed = step_bytes(args.model, spec, pool, count, args.context)
-        share = needed / bandwidth / 1e6 / min(own)
-        print(
-            f"rows {count:2}: wall fastest {min(wall):6.2f} median {statistics.median(wall):6.2f} ms, "
-            f"cpu fastest {min(own):6.2f} median {statistics.median(own):6.2f} ms, "
-            f"{needed / 1e6:.0f} MB, {share:.0%} of the read bandwidth"
-        )
+    limit = limits(spec, pool, args.gigabytes * 1e9, args.gigaflops * 1e9)
+    requests = Requests(runner, pool, spec.vocab_size)
+    print(f"{spec.num_layers} layers, {2 * limit.weights / 1e6:.0f} MB of weights, {torch.get_num_threads()} threads")
+    for rows in args.rows:
+        name = f"decode {rows:2} rows at {args.context}"
+        report(name, rows, limit.decode(rows, args.context), decode(requests, rows, args.context, args.steps))
         if args.profile:
-            profile(rows)
-        rows.close()
+            profile(requests, args.context + args.steps // 2)
+        requests.close()
+    for length in args.prefill:
+        report(f"prefill {length:4}", length, limit.prefill(length), prefill(requests, length, args.rounds))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    held = 2 * limit.weights + pool.nbytes
+    print(
+        f"memory at most {memory / 1e6:.0f} MB: weights and KV {held / 1e6:.0f}, the rest {(memory - held) / 1e6:.0f}"
+    )
     return 0
 
 
-def profile(rows: Rows) -> None:
-    """cProfile of 20 steps, by own time: each native kernel and torch operation is a line of its own."""
-    import cProfile
-    import pstats
-
+def profile(requests: Requests, context: int) -> None:
+    """cProfile of 10 steps, by own time: each native kernel and torch operation is a line of its own."""
     profiler = cProfile.Profile()
     profiler.enable()
-    for _ in range(20):
-        rows.decode()
+    for step in range(10):
+        requests.decode(context + step)
     profiler.disable()
-    pstats.Stats(profiler).sort_stats("tottime").print_stats(22)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,9 @@ def attention() -> Iterator[Question]:
                 (AttentionRow(context - 1, 1),) * rows, table, torch.full((rows,), context - 1, dtype=torch.int64)
             )
             theirs = TorchNativeAttention(pool, heads=heads, scale=dim**-0.5)
-            ours = CpuAttention(pool, CpuKernels(levels()[-1]), theirs, heads=heads, scale=dim**-0.5)
+            ours = CpuAttention(
+                pool, CpuKernels(levels()[-1]), theirs, heads=heads, scale=dim**-0.5, dtype=torch.bfloat16
+            )
             q, kv = torch.randn(rows, heads, dim).bfloat16(), torch.randn(rows, 2, kv_heads, dim).bfloat16()
             theirs.prepare(batch)
             ours.prepare(batch)

@@ -64,7 +64,7 @@ def test_a_wrong_file_names_what_is_wrong(tmp_path: Path, content: str, message:
 
 def test_neutral_values_of_refused_flags_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "server.yaml"
-    file.write_text("model-path: a\ndp-size: 1\nenable-trace: false\ndisable-cuda-graph: true\nquantization: null\n")
+    file.write_text("model-path: a\ndp-size: 1\nenable-trace: false\ndisable-cuda-graph: true\nquantization: none\n")
     assert (
         cli.parse(["--config", str(file), "--radix-eviction-policy", "lru", "--disable-cuda-graph"]).model_path == "a"
     )
@@ -94,7 +94,7 @@ def test_sglangs_disaggregation_names_are_aliases() -> None:
         ("--model-path m --enable-dp-attention --tp 2 --dp 2", "--enable-dp-attention: --ep-size must equal --tp-size"),
         ("--model-path m --disagg-bootstrap-port 65535 --dp-size 2", "--disagg-bootstrap-port: must be 1..65535, with"),
         ("--model-path m --disagg-mode prefill --port 8999 --dp-size 2", "--disagg-bootstrap-port: must differ"),
-        ("--model-path m --quantization fp8", "--quantization fp8: not supported yet"),
+        ("--model-path m --quantization fp8", "--quantization: invalid choice"),
         (
             "--model-path m --disaggregation-transfer-backend nixl",
             "--disaggregation-transfer-backend nixl: KV moves by",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang.srt.kernels.cpu.arena import Arena
-from sglang.srt.kernels.cpu.ops import CpuKernels, best_kernels, levels, pack_weight
+from sglang.srt.kernels.cpu.ops import CpuKernels, best_kernels, levels, pack_weight, quantise_weight
 
 BOTH = [torch.float32, torch.bfloat16]
 PRECISION = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
@@ -48,6 +48,26 @@ def test_linear(level: str, rows: int, outputs: int, inputs: int, bias: bool, se
     shift = noise(outputs, seed=seed + 2) if bias else None
     found = CpuKernels(level).linear(x, pack_weight(weight), shift)
     expected = x.double() @ weight.double().T + (shift.double() if shift is not None else 0.0)
+    close(found, expected, scale=inputs)
+
+
+@every_level
+@given(
+    rows=st.one_of(st.integers(1, 40), st.just(300)),
+    outputs=st.integers(1, 200),
+    inputs=st.integers(1, 200),
+    bias=st.booleans(),
+    seed=st.integers(0, 1 << 20),
+)
+@settings(max_examples=40, deadline=None)
+def test_linear_of_int8_weights(level: str, rows: int, outputs: int, inputs: int, bias: bool, seed: int) -> None:
+    weight, x = noise(outputs, inputs, seed=seed), noise(rows, inputs, seed=seed + 1)
+    weight[seed % outputs] = 0
+    shift = noise(outputs, seed=seed + 2) if bias else None
+    scales = weight.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-30) / 127
+    rounded = (weight.float() / scales).round().double() * scales.double()
+    found = CpuKernels(level).linear(x, quantise_weight(weight), shift)
+    expected = x.double() @ rounded.T + (shift.double() if shift is not None else 0.0)
     close(found, expected, scale=inputs)
 
 
@@ -119,6 +139,21 @@ def test_rotate(level: str, dtype: torch.dtype, rows: int, heads: int, half: int
     close(x, turned)
     assert torch.equal(wide[:, 0], kept[:, 0])
     assert torch.equal(wide[..., :3], kept[..., :3])
+
+
+@every_level
+@pytest.mark.parametrize("dtype", BOTH)
+@given(rows=st.integers(1, 5), size=st.integers(1, 200), kinds=st.integers(1, 50), seed=st.integers(0, 1 << 20))
+@settings(max_examples=40, deadline=None)
+def test_argmax_is_the_first_of_the_largest(
+    level: str, dtype: torch.dtype, rows: int, size: int, kinds: int, seed: int
+) -> None:
+    # Few kinds of numbers, so that most rows have ties; some lanes see nothing but -inf.
+    values = torch.randint(-kinds, kinds, (rows, size + 3), generator=torch.Generator().manual_seed(seed)).to(dtype)
+    values[values == -kinds] = float("-inf")
+    x = values[:, 2 : 2 + size]
+    found = CpuKernels(level).argmax(x)
+    assert found.tolist() == [row.index(max(row)) for row in x.tolist()]
 
 
 def test_infinity_and_nan_survive_rounding() -> None:

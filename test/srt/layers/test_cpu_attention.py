@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sglang.srt.core.layout import KVLayout, ShardLayout
 from sglang.srt.kernels.cpu.ops import CpuKernels, levels
-from sglang.srt.kernels.cpu.paged import DecodeRows, PagedKernels
+from sglang.srt.kernels.cpu.paged import PagedKernels, PagedRows
 from sglang.srt.kv_pool.gqa import GQAPool
 from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.layers.attention.base import AttentionBatch, AttentionRow
@@ -20,11 +20,14 @@ FLOAT, HALF = torch.float32, torch.bfloat16
 every_level = pytest.mark.parametrize("level", levels())
 
 
-def expected(q: torch.Tensor, kv: torch.Tensor, window: int) -> torch.Tensor:
+chunk_levels = pytest.mark.parametrize("level", [level for level in levels() if level.startswith(("avx512", "amx"))])
+
+
+def expected(q: torch.Tensor, kv: torch.Tensor, window: int, scale: float = 0.4) -> torch.Tensor:
     """One row: q `[heads, dim]`, kv `[keys, 2, kv_heads, dim]` -> `[heads * dim]`, in float64."""
     seen = kv[-window:] if window else kv
     keys, values = (seen[:, part].double().repeat_interleave(len(q) // kv.shape[2], 1) for part in (0, 1))
-    scores = torch.einsum("hd,khd->hk", q.double(), keys) * 0.4
+    scores = torch.einsum("hd,khd->hk", q.double(), keys) * scale
     return torch.einsum("hk,khd->hd", scores.softmax(-1), values).flatten()
 
 
@@ -58,13 +61,15 @@ class Case:
         self.q = qkv[:, :heads]
         self.fresh = qkv[:, heads:].view(len(lengths), 2, kv_heads, dim)
         self.fresh.copy_(torch.stack([kv[-1] for kv in self.history]))
-        self.rows = DecodeRows(self.table, lengths)
+        self.rows = PagedRows(self.table, lengths)
 
     def check(self, level: str, window: int) -> None:
         """Attend, and compare outputs and pages."""
         kernels = PagedKernels(CpuKernels(level), self.pages, heads=self.q.shape[1], scale=0.4)
         before = self.pages.clone()
-        out = kernels.decode(self.pages, self.q, self.fresh, self.rows, window=window)
+        out = self.q.new_full((len(self.q), self.q.shape[1] * self.q.shape[2]), float("nan"))
+        kernels.store(self.pages, self.fresh, self.rows)
+        kernels.attend(self.pages, self.q, self.rows, out, window=window)
         precision = 2**-8 if out.dtype is HALF else 1e-5
         for row, kv in enumerate(self.history):
             wanted = expected(self.q[row], kv, window)
@@ -107,17 +112,130 @@ def test_decode_over_threads(threads: int) -> None:
     torch.set_num_threads(before)
 
 
+class ChunkCase:
+    """A step of rows with a cached prefix and several queries each, between tokens that belong to nobody."""
+
+    def __init__(self, rows: list[tuple[int, int]], page_size: int, kv_heads: int, group: int, dim: int) -> None:
+        rng = random.Random(sum(map(sum, rows)))
+        torch.manual_seed(dim + len(rows))
+        keys = [start + length for start, length in rows]
+        pages_of = [-(-count // page_size) for count in keys]
+        self.pages = torch.full((sum(pages_of) + 2, kv_heads, 2, page_size, dim), float("nan"), dtype=HALF)
+        free = rng.sample(range(sum(pages_of) + 2), sum(pages_of) + 2)
+        table = torch.full((len(rows), max(pages_of) + 1), 1 << 30, dtype=torch.int32)
+        self.kv = [torch.randn(count, 2, kv_heads, dim).to(HALF) for count in keys]
+        first, place = [], 1
+        for row, (start, length) in enumerate(rows):
+            mine = [free.pop() for _ in range(pages_of[row])]
+            table[row, : len(mine)] = torch.tensor(mine, dtype=torch.int32)
+            for token in range(start):
+                self.pages[mine[token // page_size], :, :, token % page_size] = self.kv[row][token].transpose(0, 1)
+            first.append(place)
+            place += length + 1
+        self.qkv = torch.randn(place, group * kv_heads + 2 * kv_heads, dim).to(HALF)
+        self.q = self.qkv[:, : group * kv_heads]
+        self.fresh = self.qkv[:, group * kv_heads :].view(place, 2, kv_heads, dim)
+        for row, (start, length) in enumerate(rows):
+            self.fresh[first[row] : first[row] + length] = self.kv[row][start:]
+        self.steps = list(zip(first, rows, strict=True))
+        self.rows = PagedRows(table, keys, first=first, queries=[length for _, length in rows])
+
+    def check(self, level: str, window: int) -> None:
+        """Every query against float64, and nothing else written."""
+        kernels = PagedKernels(CpuKernels(level), self.pages, heads=self.q.shape[1], scale=0.2)
+        out = torch.full((len(self.q), self.q.shape[1] * self.q.shape[2]), 7.0, dtype=HALF)
+        kernels.store(self.pages, self.fresh, self.rows)
+        kernels.attend(self.pages, self.q, self.rows, out, window=window)
+        mine = torch.zeros(len(out), dtype=torch.bool)
+        for row, (first, (start, length)) in enumerate(self.steps):
+            mine[first : first + length] = True
+            wanted = [expected(self.q[first + i], self.kv[row][: start + i + 1], window, 0.2) for i in range(length)]
+            # Weights are rounded to bfloat16 before they multiply V, as torch's own attention does it.
+            torch.testing.assert_close(
+                out[first : first + length].double(), torch.stack(wanted), rtol=2**-7, atol=2**-8 * 2
+            )
+        assert bool((out[~mine] == 7.0).all())
+
+
+@chunk_levels
+@given(
+    rows=st.lists(st.tuples(st.sampled_from([0, 0, 1, 5, 64, 150]), st.integers(1, 140)), min_size=1, max_size=3),
+    page_size=st.sampled_from([1, 3, 16, 64]),
+    heads=st.sampled_from([(1, 1), (1, 4), (3, 1), (2, 3), (1, 7), (2, 2), (1, 65)]),
+    dim=st.sampled_from([32, 64, 96, 128]),
+    window=st.sampled_from([0, 0, 1, 15, 40, 97]),
+)
+@settings(max_examples=25, deadline=None)
+def test_chunk(
+    level: str, rows: list[tuple[int, int]], page_size: int, heads: tuple[int, int], dim: int, window: int
+) -> None:
+    rows[0] = (rows[0][0], max(rows[0][1], 2))
+    ChunkCase(rows, page_size, *heads, dim).check(level, window)
+
+
+@chunk_levels
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_chunk_over_threads(level: str, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    ChunkCase([(100, 200), (0, 3)], 16, 4, 2, 64).check(level, 0)
+    torch.set_num_threads(before)
+
+
 def test_refuses_what_does_not_fit() -> None:
     case = Case([5, 9], 16, 2, 2, 8, (FLOAT, FLOAT))
     kernels = PagedKernels(CpuKernels("generic"), case.pages, heads=4, scale=1.0)
-    with pytest.raises(ValueError, match="for 2 rows of 4 heads"):
-        kernels.decode(case.pages, case.q[:, :3], case.fresh, case.rows)
+    out = torch.empty(2, 32)
+    with pytest.raises(ValueError, match="for 2 tokens of 4 heads"):
+        kernels.attend(case.pages, case.q[:, :3], case.rows, out)
     with pytest.raises(ValueError, match="pages"):
-        kernels.decode(case.pages.bfloat16(), case.q, case.fresh, case.rows)
-    with pytest.raises(ValueError, match="for 2 rows of"):
-        kernels.decode(case.pages, case.q, case.fresh[:1], case.rows)
-    with pytest.raises(ValueError, match="without keys"):
-        DecodeRows(case.table, [0, 3])
+        kernels.attend(case.pages.bfloat16(), case.q, case.rows, out)
+    with pytest.raises(ValueError, match="output"):
+        kernels.attend(case.pages, case.q, case.rows, out[:1])
+    with pytest.raises(ValueError, match="for 2 tokens of"):
+        kernels.store(case.pages, case.fresh[:1], case.rows)
+    with pytest.raises(ValueError, match="of rows of"):
+        PagedRows(case.table, [0, 3])
+    with pytest.raises(ValueError, match="of rows of"):
+        PagedRows(case.table, [5, 9], first=[0, 1], queries=[1, 10])
+    longer = PagedRows(case.table, [5, 9], first=[0, 1], queries=[1, 2])
+    with pytest.raises(ValueError, match="no kernel for rows of several"):
+        kernels.attend(case.pages, torch.empty(3, 4, 8), longer, torch.empty(3, 32))
+
+
+@chunk_levels
+def test_mixed_steps_are_native_in_bfloat16(level: str) -> None:
+    """Decode rows and chunks in one step, against torch's backend over a pool of its own."""
+    torch.manual_seed(0)
+    layout = KVLayout(kind="gqa", layers=1, page_size=4, kv_heads=2, head_dim=32, dtype="bfloat16", model="m")
+    shard = ShardLayout(kv=layout, tp_size=1, num_pages=8)
+    pools = [GQAPool(shard, 0, PrivateMemory(shard.region_bytes(0), lambda nbytes: None)) for _ in range(2)]
+    for pool in pools:
+        pool.poison()
+    native = CpuAttention(pools[0], CpuKernels(level), Unused(), heads=4, scale=0.2, dtype=HALF)
+    reference = TorchNativeAttention(pools[1], heads=4, scale=0.2)
+    table = torch.tensor([[5, 2, 7], [1, 0, 6]], dtype=torch.int32)
+    for rows in ([(0, 6), (0, 1)], [(6, 1), (1, 1)], [(7, 1), (2, 3)], [(8, 2), (5, 1)]):
+        positions = torch.cat([torch.arange(start, start + length) for start, length in rows])
+        batch = AttentionBatch(tuple(AttentionRow(*row) for row in rows), table, positions)
+        native.prepare(batch)
+        reference.prepare(batch)
+        q, kv = torch.randn(len(positions), 4, 32).to(HALF), torch.randn(len(positions), 2, 2, 32).to(HALF)
+        torch.testing.assert_close(native.attend(0, q, kv), reference.attend(0, q, kv), rtol=2**-6, atol=2**-6)
+        torch.testing.assert_close(pools[0].layer(0), pools[1].layer(0), equal_nan=True, rtol=0, atol=0)
+
+
+class Unused:
+    """A backend that nothing may reach."""
+
+    def prepare(self, batch: AttentionBatch) -> None:
+        raise AssertionError(batch)
+
+    def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        raise AssertionError(layer)
+
+    def store(self, layer: int, kv: torch.Tensor) -> None:
+        raise AssertionError(layer)
 
 
 def test_chunks_go_to_the_other_backend_over_the_same_pages() -> None:
@@ -131,7 +249,7 @@ def test_chunks_go_to_the_other_backend_over_the_same_pages() -> None:
         return pool, TorchNativeAttention(pool, heads=4, scale=0.4, windows=(0, 3))
 
     (pool, other), (expected_pool, reference) = backends(), backends()
-    native = CpuAttention(pool, CpuKernels(levels()[-1]), other, heads=4, scale=0.4, windows=(0, 3))
+    native = CpuAttention(pool, CpuKernels(levels()[-1]), other, heads=4, scale=0.4, dtype=FLOAT, windows=(0, 3))
     table = torch.tensor([[5, 2, 7], [1, 0, 6]], dtype=torch.int32)
     for rows in ([(0, 6), (0, 1)], [(6, 1), (1, 1)], [(7, 1), (2, 3)], [(8, 1), (5, 1)]):
         batch = AttentionBatch(

@@ -98,7 +98,7 @@ def forward_of(spec: ModelSpec, model: CausalLM, group: ParallelGroup) -> Forwar
     layout = kv_layout(spec, page_size=4, dtype="float32", model="m")
     shard = ShardLayout(kv=layout, tp_size=group.size, num_pages=8)
     pool = open_pool(shard, group.rank, PrivateMemory(shard.region_bytes(group.rank), lambda nbytes: None))
-    backend = open_attention(spec, pool, model.latent_heads(), group.size)
+    backend = open_attention(spec, pool, model.latent_heads(), group.size, dtype=torch.float32)
     table = torch.arange(8, dtype=torch.int32).flip(0).unsqueeze(0)
 
     @torch.inference_mode()

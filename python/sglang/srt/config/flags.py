@@ -66,6 +66,10 @@ _SCHEDULING = (
     Flag("disable_radix_cache", "Do not reuse the KV of equal prompt prefixes."),
     Flag("debug_invariants", "Check page accounting after every step: slow, for tests."),
     Flag("decode_log_interval", "Log a line of throughput every so many decode steps."),
+    Flag(
+        "quantization",
+        "w8a16 keeps linear weights as int8, a scale for each output: half the memory that a decode step reads.",
+    ),
     Flag("attention_backend", "Implementation of attention; auto takes native kernels (cpu) where they exist."),
     Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
     Flag("grammar_warmup", "Load the grammar library with the model; without it the first grammar takes seconds."),
@@ -143,7 +147,6 @@ _FABRIC = "KV moves by libfabric here: choose its provider with --disagg-provide
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("--disaggregation-transfer-backend", _FABRIC, neutral=("fabric", "libfabric")),
     Refusal("--disaggregation-ib-device", "network devices are found through libfabric; choose with --disagg-provider"),
-    Refusal("--quantization", neutral=("none",)),
     Refusal("--pp-size", neutral=("1",)),
     Refusal("--nnodes", neutral=("1",)),
     Refusal("--node-rank", neutral=("0",)),

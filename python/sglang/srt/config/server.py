@@ -58,6 +58,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disable_radix_cache: bool = False
     debug_invariants: bool = False
     decode_log_interval: int = 40
+    quantization: Literal["none", "w8a16"] = "none"
+    """w8a16: int8 weights with a scale for each output channel, made at load; activations stay bfloat16."""
     attention_backend: Literal["auto", "cpu", "torch_native"] = "auto"
     grammar_backend: Literal["xgrammar", "llguidance", "none"] = "xgrammar"
     grammar_compile_timeout: float = 10.0

@@ -50,6 +50,7 @@ def worker_options(config: ServerConfig) -> WorkerOptions:
         dtype=config.dtype,
         kv_cache_dtype=config.kv_cache_dtype,
         load_format=config.load_format,
+        quantization=config.quantization,
         attention_backend=config.attention_backend,
         page_size=config.page_size,
         max_total_tokens=config.max_total_tokens,

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from sglang.srt.kernels.cpu.ops import PackedWeight, best_kernels, pack_weight
+from sglang.srt.kernels.cpu.ops import PackedWeight, best_kernels, pack_weight, quantise_weight
 
 
 class Matrix:
@@ -13,7 +13,9 @@ class Matrix:
     weights, with AMX and one thread, that is 1.3-2.1 times as fast up to 32 tokens and as fast at 512.
     """
 
-    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, *, bits: int = 16) -> None:
+        """`bits`: 8 to keep a bfloat16 weight as int8 with a scale for each output, once it is packed."""
+        self._bits = bits
         self.weight = torch.empty(outputs, inputs, dtype=dtype)
         self._packed: PackedWeight | None = None
 
@@ -29,6 +31,6 @@ class Matrix:
         """
         if self.weight.dtype is not torch.bfloat16 or not self.weight.is_cpu:
             return
-        self._packed = pack_weight(self.weight)
+        self._packed = quantise_weight(self.weight) if self._bits == 8 else pack_weight(self.weight)
         if not keep:
             self.weight = self.weight.new_empty(0)

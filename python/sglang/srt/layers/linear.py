@@ -42,8 +42,8 @@ class ColumnLinear:
         self._fused = fused
         width = sum(len(part.columns) for part in parts)
         self._skipped = sum(len(part.columns) for part in parts[:tail])
-        self._matrix = Matrix(width, inputs, context.dtype)
-        self._tail = Matrix(width - self._skipped if tail else 0, inputs, context.dtype)
+        self._matrix = Matrix(width, inputs, context.dtype, bits=context.weight_bits)
+        self._tail = Matrix(width - self._skipped if tail else 0, inputs, context.dtype, bits=context.weight_bits)
         self._bias = torch.empty(width, dtype=context.dtype) if bias else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -105,7 +105,7 @@ class RowLinear:
         self._share = share
         self._collectives = context.collectives
         self._solo = context.group.size == 1 or partial
-        self._matrix = Matrix(outputs, len(share), context.dtype)
+        self._matrix = Matrix(outputs, len(share), context.dtype, bits=context.weight_bits)
         self._bias = torch.empty(outputs, dtype=context.dtype) if bias else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -129,7 +129,7 @@ class ReplicatedLinear:
 
     def __init__(self, context: LayerContext, name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
         self._name = name
-        self._matrix = Matrix(outputs, inputs, context.dtype)
+        self._matrix = Matrix(outputs, inputs, context.dtype, bits=context.weight_bits)
         self._bias = torch.empty(outputs, dtype=context.dtype) if bias else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,10 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, self.weight, self._eps)
 
+    def in_place(self, x: torch.Tensor) -> None:
+        """The same, to `x` itself."""
+        rms_norm(x, self.weight, self._eps, out=x)
+
     def weights(self) -> Iterator[Weight]:
         """The scale."""
         yield whole(f"{self._name}.weight", self.weight)
@@ -34,6 +38,10 @@ class OffsetRMSNorm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return rms_norm(x.to(torch.float32), self._scale, self._eps).to(x.dtype)
+
+    def in_place(self, x: torch.Tensor) -> None:
+        """The same, to `x` itself."""
+        x.copy_(self(x))
 
     def weights(self) -> Iterator[Weight]:
         """The scale."""

@@ -30,6 +30,8 @@ class LayerContext(NamedTuple):
     """Parts into which each layer's experts are divided; the ranks of one part share every expert's columns."""
     expert_ranks: ExpertRanks | None = None
     """Where attention is data-parallel: those of all replicas. None: `group` divides the experts too."""
+    weight_bits: int = 16
+    """8: linear layers and experts keep int8 weights (w8a16); the embedding and the head stay as they are."""
 
 
 class Piece(NamedTuple):

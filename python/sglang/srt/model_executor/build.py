@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import torch
+
 from sglang.srt.config.hardware import detect
 from sglang.srt.config.model import ModelSpec
 from sglang.srt.config.model_digest import dummy_digest, model_digest
@@ -46,6 +48,8 @@ def engine_layout(model_path: Path, spec: ModelSpec, options: WorkerOptions) -> 
     """The KV layout that an engine of these options has. Reads headers only, so a front end may ask too."""
     dummy = options.load_format == "dummy"
     digest = dummy_digest(spec, options.random_seed) if dummy else model_digest(model_path, spec, options.load_format)
+    if options.quantization != "none":
+        digest = f"{digest}-{options.quantization}"  # other weights make other KV
     dtype = compute_dtype(spec, options.dtype) if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
     return kv_layout(spec, page_size=options.page_size, dtype=dtype, model=digest)
 
@@ -118,7 +122,12 @@ def load_rank(
             f"""--json-model-override-args '{{"max_position_embeddings": {max_context}}}' insists"""
         )
     dtype = TORCH_DTYPES[compute_dtype(spec, options.dtype)]
-    model = build_model(spec, LayerContext(dtype, group, collectives, options.ep_size, expert_ranks))
+    if options.quantization == "w8a16" and dtype is not torch.bfloat16:
+        raise ConfigError(
+            "--quantization w8a16 computes in bfloat16: give --dtype bfloat16 or leave the quantization out"
+        )
+    bits = 8 if options.quantization == "w8a16" else 16
+    model = build_model(spec, LayerContext(dtype, group, collectives, options.ep_size, expert_ranks, bits))
     if options.load_format == "dummy":
         load_dummy(model, options.random_seed)
     else:
@@ -148,8 +157,14 @@ def make_pool(loaded: LoadedRank, pages: int, allocate: Allocate) -> KVPool:
 
 def make_backend(loaded: LoadedRank, pool: KVPool) -> AttentionBackend:
     """Attention over this rank's heads."""
+    options = loaded.options
     return open_attention(
-        loaded.spec, pool, loaded.model.latent_heads(), loaded.group.size, loaded.options.attention_backend
+        loaded.spec,
+        pool,
+        loaded.model.latent_heads(),
+        loaded.group.size,
+        options.attention_backend,
+        dtype=TORCH_DTYPES[compute_dtype(loaded.spec, options.dtype)],
     )
 
 

@@ -16,6 +16,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: Dtype = "auto"
     """auto: the weights' dtype."""
     load_format: Literal["auto", "safetensors", "gguf", "dummy"] = "auto"
+    quantization: Literal["none", "w8a16"] = "none"
+    """w8a16: int8 weights of linear layers and experts, a scale for each output; activations stay bfloat16."""
     attention_backend: Literal["auto", "cpu", "torch_native"] = "auto"
     page_size: int = 16
     max_total_tokens: int = 0

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from sglang.srt.kernels.argmax import argmax
 from sglang.srt.model_executor.filters import keep_likely
 from sglang.srt.model_executor.random import uniform
 from sglang.srt.model_executor.sampling_state import SamplingState
@@ -41,7 +42,7 @@ class Sampler:
         if self._state.any(names, lambda p: not p.greedy):
             tokens = self._draw(adjusted.float(), slots, positions)
         else:
-            tokens = adjusted.argmax(dim=-1)
+            tokens = argmax(adjusted)
         self._state.record(slots, tokens, names)
         self._state.grammars.accept(names, tokens)
         return self._with_logprobs(tokens, logits, names)
@@ -111,7 +112,7 @@ class Sampler:
         sums = kept.softmax(dim=-1, dtype=torch.float32).cumsum(dim=-1, dtype=torch.float64)
         target = uniform(state.seed[slots], positions).unsqueeze(1) * sums[:, -1:]
         drawn = torch.searchsorted(sums, target, right=True).squeeze(1)
-        return torch.where(greedy, logits.argmax(dim=-1), drawn)
+        return torch.where(greedy, argmax(logits), drawn)
 
     def _with_logprobs(self, tokens: torch.Tensor, logits: torch.Tensor, names: list[int]) -> Sampled:
         if not self._state.any(names, lambda p: p.logprobs or p.top_logprobs > 0):

@@ -31,9 +31,12 @@ class Kernels:
         bias: int,
         out: int,
         out_stride: int,
+        scales: int,
         /,
     ) -> None:
-        """bfloat16 `x @ weight.T + bias`; `weight` is packed, `bias` 0 for none."""
+        """bfloat16 `x @ weight.T + bias`; `weight` is packed, `bias` 0 for none. `scales`: float32 of each output,
+        padded, where weights are int8; 0 where they are bfloat16.
+        """
 
     def norm(
         self,
@@ -71,6 +74,9 @@ class Kernels:
     ) -> None:
         """Rotary embedding in place; the sine's first half is negated."""
 
+    def argmax(self, x: int, x_stride: int, out: int, rows: int, size: int, bfloat16: bool, /) -> None:
+        """The first of the largest of each row, to int64 `out`."""
+
 class PagedKernels:
     """The kernels that touch pages of one geometry."""
 
@@ -85,6 +91,10 @@ class PagedKernels:
         pages_bfloat16: bool,
         /,
     ) -> None: ...
+    @property
+    def chunks(self) -> bool:
+        """Whether `chunk` can be called."""
+
     def store(
         self,
         pages: int,
@@ -94,26 +104,50 @@ class PagedKernels:
         table: int,
         table_stride: int,
         keys: int,
+        first: int,
+        queries: int,
         rows: int,
+        tokens: int,
         /,
     ) -> None:
-        """Write K and V of each row's last token. `table` and `keys` are int32; `keys` counts each row's tokens."""
+        """Write K and V of the rows' tokens. Row i has `keys[i]` tokens, of which this step computes the last
+        `queries[i]`; in the step they stand from `first[i]` on. All int32; `tokens` is the sum of `queries`.
+        """
 
     def decode(
         self,
         pages: int,
         q: int,
         q_stride: int,
-        kv: int,
-        kv_stride: int,
         out: int,
         bfloat16: bool,
+        window: int,
+        all_keys: int,
         table: int,
         table_stride: int,
         keys: int,
+        first: int,
+        queries: int,
         rows: int,
-        all_keys: int,
-        window: int,
+        tokens: int,
         /,
     ) -> None:
-        """Store, then attend with one query a row; `all_keys` is the sum of `keys`, `window` 0 for all of them."""
+        """Attend with one query a row; `all_keys` is the sum of `keys`, `window` 0 for all of them."""
+
+    def chunk(
+        self,
+        pages: int,
+        q: int,
+        q_stride: int,
+        out: int,
+        window: int,
+        table: int,
+        table_stride: int,
+        keys: int,
+        first: int,
+        queries: int,
+        rows: int,
+        tokens: int,
+        /,
+    ) -> None:
+        """Attend causally with any number of bfloat16 queries a row."""

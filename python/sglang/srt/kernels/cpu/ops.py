@@ -12,12 +12,19 @@ TYPES = (torch.float32, torch.bfloat16)
 """What the kernels compute on; arithmetic is float32 in either case."""
 
 
+STRIP, DEPTH = 64, 32
+"""Packed weights are padded to multiples of these: outputs and inputs (table.hpp)."""
+
+
 class PackedWeight(NamedTuple):
-    """A bfloat16 weight in the order in which the kernels read it."""
+    """A weight in the order in which the kernels read it."""
 
     data: torch.Tensor
+    """bfloat16, or int8 in units of each output's scale."""
     outputs: int
     inputs: int
+    scales: torch.Tensor | None = None
+    """float32, a multiple of 64 long; None for bfloat16."""
 
 
 class CpuKernels:
@@ -42,6 +49,7 @@ class CpuKernels:
             self.native.linear(
                 x.data_ptr(), x.stride(0), rows, inputs, weight.data.data_ptr(), weight.outputs,
                 0 if bias is None else bias.data_ptr(), out.data_ptr(), weight.outputs,
+                0 if weight.scales is None else weight.scales.data_ptr(),
             )  # fmt: skip
         return out
 
@@ -87,6 +95,14 @@ class CpuKernels:
             x.dtype is torch.bfloat16,
         )  # fmt: skip
 
+    def argmax(self, x: torch.Tensor) -> torch.Tensor:
+        """`[rows, size]` -> int64 `[rows]`: the first of the largest of each row; NaN counts as less than anything."""
+        rows, size = x.shape
+        _check(x, size > 0 and x.stride(1) == 1)
+        out = torch.empty(rows, dtype=torch.int64)
+        self.native.argmax(x.data_ptr(), x.stride(0), out.data_ptr(), rows, size, x.dtype is torch.bfloat16)
+        return out
+
 
 def levels() -> tuple[str, ...]:
     """The instruction sets that this CPU has kernels for, slowest first."""
@@ -106,6 +122,25 @@ def pack_weight(weight: torch.Tensor) -> PackedWeight:
     data = weight_arena().take(_native.packed_size(outputs, inputs), torch.bfloat16)
     _native.pack(weight.data_ptr(), weight.stride(0), outputs, inputs, data.data_ptr())
     return PackedWeight(data, outputs, inputs)
+
+
+def quantise_weight(weight: torch.Tensor) -> PackedWeight:
+    """Repack `[outputs, inputs]` as int8 with a scale for each output: its largest weight is 127 of them.
+
+    Rounding is to nearest; a packed int8 is exact in bfloat16, so the products are those of the rounded weights.
+    """
+    outputs, inputs = weight.shape
+    strips, depth = -(-outputs // STRIP), -(-inputs // DEPTH) * DEPTH
+    scales = torch.ones(strips * STRIP)
+    scales[:outputs] = (weight.abs().amax(dim=1).float() / 127).clamp(min=torch.finfo(torch.float32).tiny)
+    data = weight_arena().take(strips * STRIP * depth, torch.int8)
+    packed = data.view(strips, depth // 2, STRIP, 2)
+    for strip in range(strips):
+        rows = weight[strip * STRIP : (strip + 1) * STRIP].float()
+        whole = torch.zeros(STRIP, depth)
+        whole[: len(rows), :inputs] = rows / scales[strip * STRIP : strip * STRIP + len(rows)].unsqueeze(1)
+        packed[strip] = whole.round_().to(torch.int8).view(STRIP, depth // 2, 2).transpose(0, 1)
+    return PackedWeight(data, outputs, inputs, scales)
 
 
 def native_type(tensor: torch.Tensor) -> bool:

@@ -8,21 +8,37 @@ from sglang.srt.kernels.cpu import _native
 from sglang.srt.kernels.cpu.ops import TYPES, CpuKernels
 
 
-class DecodeRows:
-    """A step whose rows have one query each: row i's query is token i."""
+class PagedRows:
+    """Some rows of a step: what of them lies in pages, and where their queries stand in the step."""
 
-    def __init__(self, table: torch.Tensor, keys: Sequence[int]) -> None:
-        """`table`: int32 `[rows, pages]`; `keys`: tokens of each row, its query's own included."""
-        if table.dtype is not torch.int32 or table.shape[0] != len(keys) or table.stride(1) != 1:
-            raise ValueError(f"{table.dtype} block table {list(table.shape)} for {len(keys)} rows")
-        if min(keys) < 1:
-            raise ValueError(f"a row without keys: {list(keys)}")
-        self.count = len(keys)
+    def __init__(
+        self,
+        table: torch.Tensor,
+        keys: Sequence[int],
+        *,
+        first: Sequence[int] | None = None,
+        queries: Sequence[int] | None = None,
+    ) -> None:
+        """`table`: int32 `[rows, pages]`; `keys`: tokens of each row, those of this step included.
+
+        Row i's last `queries[i]` tokens are tokens `first[i]` and up of the step; without both, token i is its only.
+        """
+        count = len(keys)
+        places, lengths = range(count) if first is None else first, [1] * count if queries is None else queries
+        if table.dtype is not torch.int32 or table.shape[0] != count or table.stride(1) != 1:
+            raise ValueError(f"{table.dtype} block table {list(table.shape)} for {count} rows")
+        if not len(places) == len(lengths) == count or any(not 1 <= n <= k for n, k in zip(lengths, keys, strict=True)):
+            raise ValueError(f"queries {list(lengths)} of rows of {list(keys)} tokens")
+        self.count = count
+        self.tokens = sum(lengths)
+        self.end = max((place + n for place, n in zip(places, lengths, strict=True)), default=0)
+        """The step has at least so many tokens."""
+        self.single = max(lengths, default=1) == 1
         self.all_keys = sum(keys)
-        self.longest = max(keys)
-        self._table = table
-        self._keys = torch.tensor(keys, dtype=torch.int32)
-        self.arguments = (table.data_ptr(), table.stride(0), self._keys.data_ptr(), self.count)
+        columns = torch.tensor([list(keys), list(places), list(lengths)], dtype=torch.int32)
+        self._held = (table, columns)
+        starts = [columns[column].data_ptr() for column in range(3)]
+        self.arguments = (table.data_ptr(), table.stride(0), *starts, count, self.tokens)
 
 
 class PagedKernels:
@@ -42,30 +58,40 @@ class PagedKernels:
             kernels.native, heads, kv_heads, page_size, dim, scale, pages.dtype is torch.bfloat16
         )
 
-    def store(self, pages: torch.Tensor, kv: torch.Tensor, rows: DecodeRows) -> None:
-        """Put `kv` `[rows, 2, kv_heads, head_dim]`, rounded to the pages' type, where each row's last token belongs."""
-        self._check(pages, kv, rows)
-        self._native.store(pages.data_ptr(), kv.data_ptr(), kv.stride(0), kv.dtype is torch.bfloat16, *rows.arguments)
+    def has_chunks(self, dtype: torch.dtype) -> bool:
+        """Whether `attend` takes rows of several queries of this type: bfloat16 on AVX-512 alone, heads of 32 n."""
+        return self._native.chunks and dtype is torch.bfloat16
 
-    def decode(
-        self, pages: torch.Tensor, q: torch.Tensor, kv: torch.Tensor, rows: DecodeRows, *, window: int = 0
-    ) -> torch.Tensor:
-        """Store `kv`, then attend: `q` `[rows, heads, head_dim]` -> `[rows, heads * head_dim]`.
-
-        With a `window`, each query sees that many of its row's last tokens. Pages may hold anything beyond a row's end.
-        """
-        self._check(pages, kv, rows)
-        if q.shape != (rows.count, *self._q) or q.dtype is not kv.dtype or q.stride()[1:] != (self._q[1], 1):
-            raise ValueError(f"{q.dtype} {list(q.shape)} for {rows.count} rows of {self._q[0]} heads")
-        out = q.new_empty(rows.count, self._q[0] * self._q[1])
-        self._native.decode(
-            pages.data_ptr(), q.data_ptr(), q.stride(0), kv.data_ptr(), kv.stride(0), out.data_ptr(),
-            q.dtype is torch.bfloat16, *rows.arguments, rows.all_keys, window,
-        )  # fmt: skip
-        return out
-
-    def _check(self, pages: torch.Tensor, kv: torch.Tensor, rows: DecodeRows) -> None:
+    def store(self, pages: torch.Tensor, kv: torch.Tensor, rows: PagedRows) -> None:
+        """Put the rows' tokens of `kv` `[tokens, 2, kv_heads, head_dim]`, rounded to the pages' type, into pages."""
         if (pages.shape[1:], pages.dtype) != self._layer or not pages.is_contiguous():
             raise ValueError(f"{pages.dtype} pages {list(pages.shape)} in place of {self._layer}")
-        if kv.shape != (rows.count, *self._kv) or kv.dtype not in TYPES or kv.stride()[1:] != self._kv_strides:
-            raise ValueError(f"{kv.dtype} {list(kv.shape)} for {rows.count} rows of {self._kv}")
+        if kv.shape[0] < rows.end or kv.shape[1:] != self._kv or kv.dtype not in TYPES:
+            raise ValueError(f"{kv.dtype} {list(kv.shape)} for {rows.end} tokens of {self._kv}")
+        if kv.stride()[1:] != self._kv_strides:
+            raise ValueError(f"K and V of {self._kv} with strides {kv.stride()}")
+        self._native.store(pages.data_ptr(), kv.data_ptr(), kv.stride(0), kv.dtype is torch.bfloat16, *rows.arguments)
+
+    def attend(
+        self, pages: torch.Tensor, q: torch.Tensor, rows: PagedRows, out: torch.Tensor, *, window: int = 0
+    ) -> None:
+        """Causal attention of the rows' queries, whose K and V are stored.
+
+        `q` `[tokens, heads, head_dim]` of the step, `out` `[tokens, heads * head_dim]` of its type, of which only the
+        rows' tokens are written. With a `window` a query sees that many tokens, its own the last. Pages may hold
+        anything beyond a row's end.
+        """
+        if (pages.shape[1:], pages.dtype) != self._layer or not pages.is_contiguous():
+            raise ValueError(f"{pages.dtype} pages {list(pages.shape)} in place of {self._layer}")
+        heads, dim = self._q
+        if q.shape[0] < rows.end or q.shape[1:] != self._q or q.dtype not in TYPES or q.stride()[1:] != (dim, 1):
+            raise ValueError(f"{q.dtype} {list(q.shape)} for {rows.end} tokens of {heads} heads")
+        if out.shape != (q.shape[0], heads * dim) or out.dtype is not q.dtype or not out.is_contiguous():
+            raise ValueError(f"{out.dtype} output {list(out.shape)} for queries {list(q.shape)} of {q.dtype}")
+        place = (pages.data_ptr(), q.data_ptr(), q.stride(0), out.data_ptr())
+        if rows.single:
+            self._native.decode(*place, q.dtype is torch.bfloat16, window, rows.all_keys, *rows.arguments)
+        elif self.has_chunks(q.dtype):
+            self._native.chunk(*place, window, *rows.arguments)
+        else:
+            raise ValueError(f"no kernel for rows of several {q.dtype} queries over {pages.dtype} pages of {dim}")

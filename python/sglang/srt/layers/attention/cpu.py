@@ -1,15 +1,21 @@
-"""Paged attention by the native kernels: decode steps read K and V where they lie, without gathering."""
+"""Paged attention by the native kernels: K and V are read where they lie, without gathering."""
+
+from itertools import accumulate
 
 import torch
 
 from sglang.srt.kernels.cpu.ops import CpuKernels
-from sglang.srt.kernels.cpu.paged import DecodeRows, PagedKernels
+from sglang.srt.kernels.cpu.paged import PagedKernels, PagedRows
 from sglang.srt.kv_pool.base import KVPool
 from sglang.srt.layers.attention.base import AttentionBackend, AttentionBatch
 
 
 class CpuAttention:
-    """An AttentionBackend for GQA pools: steps of one query a row are its own, `chunks` takes all others."""
+    """An AttentionBackend for GQA pools.
+
+    Rows of one query are its own, and so are chunks where the kernels have them (bfloat16, AVX-512). Any other step
+    with a chunk goes to `chunks` as a whole.
+    """
 
     def __init__(
         self,
@@ -19,31 +25,55 @@ class CpuAttention:
         *,
         heads: int,
         scale: float,
+        dtype: torch.dtype,
         windows: tuple[int, ...] = (),
     ) -> None:
-        """`heads`: query heads of this rank; `scale`: factor on scores before the softmax; `windows`: of each layer,
-        how many tokens a query sees (0: all), empty where all layers see all. `chunks` attends over the same pool.
+        """`heads`: query heads of this rank; `scale`: factor on scores before the softmax; `dtype`: of queries;
+        `windows`: of each layer, how many tokens a query sees (0: all), empty where all layers see all. `chunks`
+        attends over the same pool.
         """
         self._pool = pool
         self._chunks = chunks
         self._windows = windows or (0,) * pool.layout.kv.layers
         self._paged = PagedKernels(kernels, pool.layer(0), heads=heads, scale=scale)
-        self._rows: DecodeRows | None = None
+        self._has_chunks = self._paged.has_chunks(dtype)
+        self._rows: tuple[PagedRows, ...] = ()
 
     def prepare(self, batch: AttentionBatch) -> None:
-        if any(row.length > 1 for row in batch.rows):
-            self._rows = None
-            self._chunks.prepare(batch)
+        longer = [index for index, row in enumerate(batch.rows) if row.length > 1]
+        if not longer:
+            self._rows = (PagedRows(batch.block_table, [row.start + 1 for row in batch.rows]),)
+        elif self._has_chunks:
+            single = [index for index, row in enumerate(batch.rows) if row.length == 1]
+            self._rows = tuple(_part(batch, members) for members in (single, longer) if members)
         else:
-            self._rows = DecodeRows(batch.block_table, [row.start + 1 for row in batch.rows])
+            self._rows = ()
+            self._chunks.prepare(batch)
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        if self._rows is None:
+        if not self._rows:
             return self._chunks.attend(layer, q, kv)
-        return self._paged.decode(self._pool.layer(layer), q, kv, self._rows, window=self._windows[layer])
+        pages, window = self._pool.layer(layer), self._windows[layer]
+        out = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
+        for rows in self._rows:
+            self._paged.store(pages, kv, rows)
+            self._paged.attend(pages, q, rows, out, window=window)
+        return out
 
     def store(self, layer: int, kv: torch.Tensor) -> None:
-        if self._rows is None:
+        if not self._rows:
             self._chunks.store(layer, kv)
-        else:
-            self._paged.store(self._pool.layer(layer), kv, self._rows)
+        for rows in self._rows:
+            self._paged.store(self._pool.layer(layer), kv, rows)
+
+
+def _part(batch: AttentionBatch, members: list[int]) -> PagedRows:
+    """Some rows of a step."""
+    ends = list(accumulate(row.length for row in batch.rows))
+    lengths = [batch.rows[index].length for index in members]
+    return PagedRows(
+        batch.block_table[members],
+        [batch.rows[index].start + batch.rows[index].length for index in members],
+        first=[ends[index] - batch.rows[index].length for index in members],
+        queries=lengths,
+    )

@@ -60,7 +60,7 @@ class GQAttention:
         """Only compute and store K and V; the model's last layer alone can do that."""
         kv = self._qkv.call_tail(x).view(x.shape[0], 2, self._kv_heads, self._head_dim)
         if self._k_norm is not None:
-            kv[:, 0] = self._k_norm(kv[:, 0])
+            self._k_norm.in_place(kv[:, 0])
         rotation.turn(kv[:, 0])
         backend.store(self._layer, kv)
 
@@ -77,8 +77,8 @@ class GQAttention:
         qkv = self._qkv(x).view(x.shape[0], self._heads + 2 * self._kv_heads, self._head_dim)
         rotated = self._heads + self._kv_heads
         if self._q_norm is not None and self._k_norm is not None:
-            qkv[:, : self._heads] = self._q_norm(qkv[:, : self._heads])
-            qkv[:, self._heads : rotated] = self._k_norm(qkv[:, self._heads : rotated])
+            self._q_norm.in_place(qkv[:, : self._heads])
+            self._k_norm.in_place(qkv[:, self._heads : rotated])
         rotation.turn(qkv[:, :rotated])
         kv = qkv[:, self._heads :].view(x.shape[0], 2, self._kv_heads, self._head_dim)
         return qkv[:, : self._heads], kv

@@ -3,6 +3,8 @@
 import logging
 from typing import Literal
 
+import torch
+
 from sglang.srt.config.model import AttentionKind, ModelSpec
 from sglang.srt.errors import ConfigError
 from sglang.srt.kernels.cpu.ops import best_kernels, levels
@@ -24,8 +26,10 @@ def open_attention(
     latent_heads: tuple[LatentHeads, ...],
     tp_size: int = 1,
     choice: AttentionChoice = "auto",
+    *,
+    dtype: torch.dtype,
 ) -> AttentionBackend:
-    """`latent_heads`: what the model of an MLA spec answers; every other model's answer is empty.
+    """`latent_heads`: what the model of an MLA spec answers; every other model's answer is empty. `dtype`: of queries.
 
     auto takes the native kernels where they have the model's attention. Raises ConfigError where `choice` has not.
     """
@@ -38,4 +42,4 @@ def open_attention(
     torch_native = TorchNativeAttention(pool, heads=heads, scale=scale, windows=windows)
     if choice == "torch_native":
         return torch_native
-    return CpuAttention(pool, best_kernels(), torch_native, heads=heads, scale=scale, windows=windows)
+    return CpuAttention(pool, best_kernels(), torch_native, heads=heads, scale=scale, dtype=dtype, windows=windows)

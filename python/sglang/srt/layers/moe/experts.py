@@ -30,9 +30,9 @@ class Experts:
         group = context.group if context.expert_ranks is None else context.expert_ranks.group
         self._share = expert_share(group, context.ep_size, experts, columns)
         self._activation = activation
-        width = len(self._share.columns)
-        self._gate_up = [Matrix(2 * width, hidden, context.dtype) for _ in self._share.experts]
-        self._down = [Matrix(hidden, width, context.dtype) for _ in self._share.experts]
+        width, bits = len(self._share.columns), context.weight_bits
+        self._gate_up = [Matrix(2 * width, hidden, context.dtype, bits=bits) for _ in self._share.experts]
+        self._down = [Matrix(hidden, width, context.dtype, bits=bits) for _ in self._share.experts]
 
     @property
     def share(self) -> ExpertShare:

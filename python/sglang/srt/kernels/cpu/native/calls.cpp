@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "parallel.hpp"
 
@@ -12,6 +13,8 @@ int64_t padded(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Below this many elements a second thread costs more than it brings: waking one takes some microseconds.
 constexpr int64_t kWorthThreads = 1 << 15;
+
+constexpr int64_t kChunksPerThread = 8;
 
 // x with its inputs padded by zeros, in memory that all threads may read.
 void pad_inputs(Linear& call) {
@@ -48,7 +51,9 @@ void pack(const uint16_t* weight, int64_t stride, int64_t outputs, int64_t input
 void call_linear(const Table& table, Linear call) {
   pad_inputs(call);
   const int64_t strips = padded(call.outputs, kStrip) / kStrip;
-  split(strips, call.outputs * call.inputs > kWorthThreads, [&](int64_t first, int64_t last) {
+  // Taken a few at a time: whoever loses its core to another process for a while then has less to do.
+  const int64_t chunk = std::max<int64_t>(1, strips / (kChunksPerThread * threads()));
+  share(strips, chunk, call.outputs * call.inputs > kWorthThreads, [&](int64_t first, int64_t last) {
     table.linear(call, first, last, scratch(table.linear_scratch(call)));
   });
 }
@@ -68,23 +73,62 @@ void call_rotate(const Table& table, const Rotate& call) {
         [&](int64_t first, int64_t last) { table.rotate(call, first, last); });
 }
 
-void call_store(const Table& table, const Decode& call, const void* kv, int64_t kv_stride) {
-  const Pages& pages = call.pages;
-  auto* first = static_cast<int64_t*>(shared_scratch(static_cast<size_t>(call.rows) * sizeof(int64_t)));
-  for (int64_t row = 0; row < call.rows; row++) {
-    const int64_t position = call.keys[row] - 1;
-    const int64_t page = call.table[row * call.table_stride + position / pages.page_size];
-    first[row] = (page * pages.kv_heads * 2 * pages.page_size + position % pages.page_size) * pages.dim;
-  }
-  table.store({pages, kv, kv_stride, call.type, first, call.rows}, 0, call.rows);
+void call_argmax(const Table& table, const Argmax& call) {
+  split(call.rows, call.rows * call.size > kWorthThreads,
+        [&](int64_t first, int64_t last) { table.argmax(call, first, last); });
 }
 
-void call_decode(const Table& table, const Decode& call) {
+void call_store(const Table& table, const Attend& call, const void* kv, int64_t kv_stride) {
+  const Pages& pages = call.pages;
+  int64_t tokens = 0;
+  for (int64_t row = 0; row < call.rows; row++) tokens += call.queries[row];
+  auto* places = static_cast<Place*>(shared_scratch(static_cast<size_t>(tokens) * sizeof(Place)));
+  for (int64_t row = 0, place = 0; row < call.rows; row++)
+    for (int64_t query = 0; query < call.queries[row]; query++) {
+      const int64_t position = call.keys[row] - call.queries[row] + query;
+      const int64_t page = call.table[row * call.table_stride + position / pages.page_size];
+      const int64_t offset = position % pages.page_size;
+      places[place++] = {call.first[row] + query, (page * pages.kv_heads * 2 * pages.page_size + offset) * pages.dim};
+    }
+  const Store store{pages, kv, kv_stride, call.type, places};
+  split(tokens, tokens * pages.kv_heads * pages.dim > kWorthThreads,
+        [&](int64_t first, int64_t last) { table.store(store, first, last); });
+}
+
+void call_decode(const Table& table, const Attend& call) {
   int64_t keys = 0;
   for (int64_t row = 0; row < call.rows; row++) keys += call.keys[row];
-  const bool large = keys * call.pages.kv_heads * call.pages.dim > kWorthThreads;
-  share(call.rows * call.pages.kv_heads, large,
-        [&](int64_t item) { table.decode(call, item, scratch(table.decode_scratch(call))); });
+  const int64_t heads = call.pages.kv_heads, workers = threads();
+  int64_t parts = std::min(heads, (workers + call.rows - 1) / call.rows);
+  if (call.rows * parts % workers && call.rows * parts < 4 * workers) parts = std::min(heads, 2 * parts);
+  share(call.rows * parts, 1, keys * heads * call.pages.dim > kWorthThreads, [&](int64_t first, int64_t last) {
+    void* memory = scratch(table.decode_scratch(call));
+    for (int64_t item = first; item < last; item++) {
+      const int64_t part = item % parts;
+      table.decode(call, item / parts, heads * part / parts, heads * (part + 1) / parts, memory);
+    }
+  });
+}
+
+void call_chunk(const Table& table, const Attend& call) {
+  std::vector<Tile> tiles;
+  int64_t work = 0;
+  const int64_t heads = std::min(call.group, kTileQueries), queries = kTileQueries / heads;
+  for (int64_t row = 0; row < call.rows; row++) {
+    work += call.queries[row] * call.keys[row];
+    // The last queries see the most keys, and the longest tiles are best begun first.
+    for (int64_t end = call.queries[row]; end > 0; end -= queries) {
+      const int64_t first = std::max<int64_t>(0, end - queries);
+      for (int64_t head = 0; head < call.pages.kv_heads; head++)
+        for (int64_t part = 0; part < call.group; part += heads)
+          tiles.push_back({row, head, first, end - first, part, std::min(heads, call.group - part)});
+    }
+  }
+  share(static_cast<int64_t>(tiles.size()), 1, work * call.pages.kv_heads * call.pages.dim > kWorthThreads,
+        [&](int64_t first, int64_t last) {
+          void* memory = scratch(table.chunk_scratch(call));
+          for (int64_t tile = first; tile < last; tile++) table.chunk(call, tiles[tile], memory);
+        });
 }
 
 }  // namespace cpu_kernels

@@ -17,9 +17,16 @@ void call_norm(const Table& table, const Norm& call);
 void call_gate(const Table& table, const Gate& call);
 void call_rotate(const Table& table, const Rotate& call);
 
-// Puts kv, [rows, 2, kv_heads, dim], rows kv_stride apart, where each row's last token belongs. Of `call` only what
-// places tokens is read.
-void call_store(const Table& table, const Decode& call, const void* kv, int64_t kv_stride);
-void call_decode(const Table& table, const Decode& call);
+void call_argmax(const Table& table, const Argmax& call);
+
+// Puts kv, [tokens of the step, 2, kv_heads, dim], tokens kv_stride apart, where the tokens of the call's rows belong. Of
+// `call` only what places tokens is read.
+void call_store(const Table& table, const Attend& call, const void* kv, int64_t kv_stride);
+
+// Rows of one query each.
+void call_decode(const Table& table, const Attend& call);
+
+// Rows of any number of queries, where the level has `chunk`.
+void call_chunk(const Table& table, const Attend& call);
 
 }  // namespace cpu_kernels

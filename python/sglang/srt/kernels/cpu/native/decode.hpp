@@ -45,13 +45,13 @@ INLINE Floats sums(const Floats* v) {
 }
 #endif
 
-template <typename KV> INLINE const KV* key_of(const Decode& a, const int32_t* table, int64_t head, int64_t token) {
+template <typename KV> INLINE const KV* key_of(const Attend& a, const int32_t* table, int64_t head, int64_t token) {
   const int64_t size = a.pages.page_size;
   const int64_t page = table[token / size];
   return static_cast<const KV*>(a.pages.data) + ((page * a.pages.kv_heads + head) * 2 * size + token % size) * a.pages.dim;
 }
 
-template <typename KV> INLINE void find_keys(const Decode& a, const int32_t* table, int64_t head, int64_t first, int64_t n,
+template <typename KV> INLINE void find_keys(const Attend& a, const int32_t* table, int64_t head, int64_t first, int64_t n,
                                              const KV** at) {
   const int64_t size = a.pages.page_size;
   int64_t inside = first % size;
@@ -159,12 +159,12 @@ INLINE float soften(float* scores, int64_t n, float* top, float* total) {
 
 // G query heads from `head_in_group` on. scratch: q and out, [G][padded] each.
 template <int G, typename T, typename KV>
-void decode_heads(const Decode& a, int64_t row, int64_t kv_head, int64_t head_in_group, float* scratch) {
+void decode_heads(const Attend& a, int64_t row, int64_t kv_head, int64_t head_in_group, float* scratch) {
   const int64_t dim = a.pages.dim, padded = round_up(dim, LANES), keys = a.keys[row];
   const int64_t plane = a.pages.page_size * dim;
   const int32_t* table = a.table + row * a.table_stride;
   const int64_t head = kv_head * a.group + head_in_group;
-  const T* q = static_cast<const T*>(a.q) + row * a.q_stride + head * dim;
+  const T* q = static_cast<const T*>(a.q) + a.first[row] * a.q_stride + head * dim;
   float* queries = scratch;
   float* out = scratch + G * padded;
   memset(scratch, 0, static_cast<size_t>(2 * G * padded) * 4);
@@ -196,13 +196,12 @@ void decode_heads(const Decode& a, int64_t row, int64_t kv_head, int64_t head_in
     after = spare;
     n = next;
   }
-  T* result = static_cast<T*>(a.out) + (row * a.pages.kv_heads * a.group + head) * dim;
+  T* result = static_cast<T*>(a.out) + (a.first[row] * a.pages.kv_heads * a.group + head) * dim;
   for (int g = 0; g < G; g++)
     each<T>(dim, [&](int64_t d, auto, auto put) INLINE_LAMBDA { put(result + g * dim + d, load(out + g * padded + d) / total[g]); });
 }
 
-template <typename T, typename KV> void decode_item(const Decode& a, int64_t item, float* scratch) {
-  const int64_t row = item / a.pages.kv_heads, kv_head = item % a.pages.kv_heads;
+template <typename T, typename KV> void decode_item(const Attend& a, int64_t row, int64_t kv_head, float* scratch) {
   int64_t done = 0;
   while (done < a.group) {
     const int64_t left = a.group - done;
@@ -213,15 +212,17 @@ template <typename T, typename KV> void decode_item(const Decode& a, int64_t ite
   }
 }
 
-size_t decode_scratch(const Decode& a) { return static_cast<size_t>(round_up(a.pages.dim, LANES)) * 2 * 4 * sizeof(float); }
+size_t decode_scratch(const Attend& a) { return static_cast<size_t>(round_up(a.pages.dim, LANES)) * 2 * 4 * sizeof(float); }
 
-void decode(const Decode& a, int64_t item, void* scratch) {
+void decode(const Attend& a, int64_t row, int64_t from, int64_t to, void* scratch) {
   float* space = static_cast<float*>(scratch);
   const bool wide = a.pages.type == Type::kFloat32;
-  if (a.type == Type::kFloat32)
-    wide ? decode_item<float, float>(a, item, space) : decode_item<float, uint16_t>(a, item, space);
-  else
-    wide ? decode_item<uint16_t, float>(a, item, space) : decode_item<uint16_t, uint16_t>(a, item, space);
+  for (int64_t head = from; head < to; head++) {
+    if (a.type == Type::kFloat32)
+      wide ? decode_item<float, float>(a, row, head, space) : decode_item<float, uint16_t>(a, row, head, space);
+    else
+      wide ? decode_item<uint16_t, float>(a, row, head, space) : decode_item<uint16_t, uint16_t>(a, row, head, space);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Norm, gated activation, rotary embedding and the store into pages.
+// Norm, gated activation, rotary embedding, the largest of a row and the store into pages.
 #pragma once
 
 #include "vector.hpp"
@@ -64,14 +64,40 @@ INLINE void convert(const uint16_t* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] = widen(from[i]);
 }
 
-template <typename From, typename To> void store_rows(const Store& a, int64_t first, int64_t last) {
+template <typename From, typename To> void store_places(const Store& a, int64_t first, int64_t last) {
   const int64_t dim = a.pages.dim, plane = a.pages.page_size * dim;
-  for (int64_t row = first; row < last; row++)
+  for (int64_t i = first; i < last; i++) {
+    const From* from = static_cast<const From*>(a.kv) + a.places[i].token * a.kv_stride;
+    To* to = static_cast<To*>(a.pages.data) + a.places[i].element;
     for (int64_t part = 0; part < 2; part++)
-      for (int64_t head = 0; head < a.pages.kv_heads; head++) {
-        const From* from = static_cast<const From*>(a.kv) + row * a.kv_stride + (part * a.pages.kv_heads + head) * dim;
-        convert(from, static_cast<To*>(a.pages.data) + a.first[row] + (head * 2 + part) * plane, dim);
-      }
+      for (int64_t head = 0; head < a.pages.kv_heads; head++)
+        convert(from + (part * a.pages.kv_heads + head) * dim, to + (head * 2 + part) * plane, dim);
+  }
+}
+
+// The first of the largest; NaN is never it.
+template <typename T> void argmax_rows(const Argmax& a, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; row++) {
+    const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
+    Floats best = broadcast(-__builtin_inff());
+    Ints where{}, now{};
+    for (int i = 0; i < LANES; i++) now[i] = i;
+    int64_t i = 0;
+    for (; i + LANES <= a.size; i += LANES, now += LANES) {
+      const Floats v = load(x + i);
+      where = v > best ? now : where;
+      best = larger(v, best);
+    }
+    float highest = -__builtin_inff();
+    int64_t found = 0;
+    for (int lane = 0; lane < LANES; lane++)
+      if (best[lane] > highest || (best[lane] == highest && where[lane] < found)) highest = best[lane], found = where[lane];
+    for (; i < a.size; i++) {
+      const float v = value_of(x[i]);
+      if (v > highest) highest = v, found = i;
+    }
+    a.out[row] = found;
+  }
 }
 
 void norm(const Norm& a, int64_t first, int64_t last) {
@@ -83,12 +109,15 @@ void gate(const Gate& a, int64_t first, int64_t last) {
 void rotate(const Rotate& a, int64_t first, int64_t last) {
   a.type == Type::kFloat32 ? rotate_rows<float>(a, first, last) : rotate_rows<uint16_t>(a, first, last);
 }
+void argmax(const Argmax& a, int64_t first, int64_t last) {
+  a.type == Type::kFloat32 ? argmax_rows<float>(a, first, last) : argmax_rows<uint16_t>(a, first, last);
+}
 void store(const Store& a, int64_t first, int64_t last) {
   const bool wide = a.pages.type == Type::kFloat32;
   if (a.type == Type::kFloat32)
-    wide ? store_rows<float, float>(a, first, last) : store_rows<float, uint16_t>(a, first, last);
+    wide ? store_places<float, float>(a, first, last) : store_places<float, uint16_t>(a, first, last);
   else
-    wide ? store_rows<uint16_t, float>(a, first, last) : store_rows<uint16_t, uint16_t>(a, first, last);
+    wide ? store_places<uint16_t, float>(a, first, last) : store_places<uint16_t, uint16_t>(a, first, last);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // AVX-512 with bfloat16 products and AMX: Sapphire Rapids and later.
 #define LANES 16
-#include "decode.hpp"
+#include "chunk_avx512.hpp"
 #include "elementwise.hpp"
 #include "linear_amx.hpp"
 
 namespace cpu_kernels {
-const Table kAmx = {"amx_bf16", linear_scratch_amx, linear_amx, norm, gate, rotate, store, decode_scratch, decode};
+const Table kAmx = {"amx_bf16", linear_scratch_amx, linear_amx, norm, gate, rotate, argmax, store,
+                    decode_scratch512, decode512, chunk_scratch512, chunk512};
 }

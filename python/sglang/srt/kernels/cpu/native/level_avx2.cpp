@@ -5,5 +5,6 @@
 #include "linear_vector.hpp"
 
 namespace cpu_kernels {
-const Table kAvx2 = {"avx2", linear_scratch, linear, norm, gate, rotate, store, decode_scratch, decode};
+const Table kAvx2 = {"avx2", linear_scratch, linear, norm, gate, rotate, argmax, store,
+                     decode_scratch, decode, nullptr, nullptr};
 }

@@ -1,9 +1,10 @@
 // AVX-512 with bfloat16 products: Zen 4, Cooper Lake, Sapphire Rapids.
 #define LANES 16
-#include "decode.hpp"
+#include "chunk_avx512.hpp"
 #include "elementwise.hpp"
 #include "linear_avx512.hpp"
 
 namespace cpu_kernels {
-const Table kAvx512 = {"avx512_bf16", linear_scratch512, linear512, norm, gate, rotate, store, decode_scratch, decode};
+const Table kAvx512 = {"avx512_bf16", linear_scratch512, linear512, norm, gate, rotate, argmax, store,
+                       decode_scratch512, decode512, chunk_scratch512, chunk512};
 }

@@ -93,8 +93,9 @@ INLINE void multiply_pair(const Linear& a, int64_t first, const char* weight, bo
 }
 
 // A block of at most 32 rows by a strip.
-INLINE void linear_tiles(const Linear& a, int64_t strip, int64_t first, int64_t rows, bool cold, float* sums) {
-  const char* weight = reinterpret_cast<const char*>(a.weight + strip * kStrip * a.inputs);
+INLINE void linear_tiles(const Linear& a, const uint16_t* from, int64_t strip, int64_t first, int64_t rows, bool cold,
+                         float* sums) {
+  const char* weight = reinterpret_cast<const char*>(from);
   if (rows <= kTile) {
     multiply_single(a, first, weight, cold, sums);
   } else {
@@ -104,19 +105,23 @@ INLINE void linear_tiles(const Linear& a, int64_t strip, int64_t first, int64_t 
   finish(a, strip, first, rows, sums);
 }
 
-size_t linear_scratch_amx(const Linear&) { return 2 * kTile * kStrip * sizeof(float); }
+size_t linear_scratch_amx(const Linear& a) { return 2 * kTile * kStrip * sizeof(float) + strip_space(a); }
 
 void linear_amx(const Linear& a, int64_t first_strip, int64_t last_strip, void* scratch) {
   float* sums = static_cast<float*>(scratch);
+  uint16_t* space = reinterpret_cast<uint16_t*>(sums + 2 * kTile * kStrip);
   const int64_t whole = a.rows / 32 * 32, rest = a.rows - whole;
   if (whole) {
     configure(32, true);
-    for (int64_t strip = first_strip; strip < last_strip; strip++)
-      for (int64_t first = 0; first < whole; first += 32) linear_tiles(a, strip, first, 32, first == 0, sums);
+    for (int64_t strip = first_strip; strip < last_strip; strip++) {
+      const uint16_t* weight = strip_of(a, strip, space);
+      for (int64_t first = 0; first < whole; first += 32) linear_tiles(a, weight, strip, first, 32, first == 0, sums);
+    }
   }
   if (rest) {
     configure(rest, rest > kTile);
-    for (int64_t strip = first_strip; strip < last_strip; strip++) linear_tiles(a, strip, whole, rest, whole == 0, sums);
+    for (int64_t strip = first_strip; strip < last_strip; strip++)
+      linear_tiles(a, strip_of(a, strip, space), strip, whole, rest, whole == 0, sums);
   }
   _tile_release();
 }

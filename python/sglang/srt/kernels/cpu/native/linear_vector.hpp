@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kConverted = 256;  // rows of x held as float32 at a time: 1.5 MB at 1,536 inputs
 
 size_t linear_scratch(const Linear& a) {
-  return static_cast<size_t>(least(a.rows, kConverted) * a.inputs) * sizeof(float);
+  return static_cast<size_t>(least(a.rows, kConverted) * a.inputs) * sizeof(float) + strip_space(a);
 }
 
 // R rows by two vectors of outputs. weight points at the first of those outputs.
@@ -36,12 +36,13 @@ template <int R> INLINE void multiply(const float* x, int64_t inputs, const uint
 
 void linear(const Linear& a, int64_t first_strip, int64_t last_strip, void* scratch) {
   float* x = static_cast<float*>(scratch);
+  uint16_t* space = reinterpret_cast<uint16_t*>(x + least(a.rows, kConverted) * a.inputs);
   for (int64_t first = 0; first < a.rows; first += kConverted) {
     const int64_t rows = least(kConverted, a.rows - first);
     for (int64_t r = 0; r < rows; r++)
       for (int64_t k = 0; k < a.inputs; k += LANES) save(x + r * a.inputs + k, load(a.x + (first + r) * a.x_stride + k));
     for (int64_t strip = first_strip; strip < last_strip; strip++) {
-      const uint16_t* weight = a.weight + strip * kStrip * a.inputs;
+      const uint16_t* weight = strip_of(a, strip, space);
       for (int64_t r = 0; r < rows; r += 4) {
         float sums[4 * kStrip];
         const float* from = x + r * a.inputs;

@@ -36,9 +36,10 @@ class Kernels {
   std::string name() const { return table_.name; }
 
   void linear(uint64_t x, int64_t x_stride, int64_t rows, int64_t inputs, uint64_t weight, int64_t outputs, uint64_t bias,
-              uint64_t out, int64_t out_stride) const {
-    const Linear call{at<uint16_t>(x), x_stride, at<uint16_t>(weight), at<uint16_t>(bias), at<uint16_t>(out),
-                      out_stride,      rows,     outputs,              inputs};
+              uint64_t out, int64_t out_stride, uint64_t scales) const {
+    const Linear call{at<uint16_t>(x),   x_stride, at<uint16_t>(weight), at<uint16_t>(bias),
+                      at<uint16_t>(out), out_stride, rows,               outputs,
+                      inputs,            at<float>(scales)};
     compute(outputs * inputs, [&] { call_linear(table_, call); });
   }
 
@@ -60,6 +61,11 @@ class Kernels {
     compute(rows * heads * dim, [&] { call_rotate(table_, call); });
   }
 
+  void argmax(uint64_t x, int64_t x_stride, uint64_t out, int64_t rows, int64_t size, bool bfloat16) const {
+    const Argmax call{at(x), x_stride, at<int64_t>(out), rows, size, type_of(bfloat16)};
+    compute(rows * size, [&] { call_argmax(table_, call); });
+  }
+
  private:
   friend class PagedKernels;
   const Table& table_;
@@ -74,34 +80,48 @@ class PagedKernels {
     pages_ = {nullptr, type_of(pages_bfloat16), kv_heads, page_size, dim};
   }
 
+  bool chunks() const { return table_.chunk && pages_.type == Type::kBfloat16 && pages_.dim % 32 == 0; }
+
   void store(uint64_t pages, uint64_t kv, int64_t kv_stride, bool bfloat16, uint64_t table, int64_t table_stride,
-             uint64_t keys, int64_t rows) const {
-    const Decode call = rows_of(pages, bfloat16, table, table_stride, keys, rows);
-    compute(rows * pages_.kv_heads * pages_.dim, [&] { call_store(table_, call, at(kv), kv_stride); });
+             uint64_t keys, uint64_t first, uint64_t queries, int64_t rows, int64_t tokens) const {
+    const Attend call = rows_of(pages, bfloat16, table, table_stride, keys, first, queries, rows);
+    compute(tokens * pages_.kv_heads * pages_.dim, [&] { call_store(table_, call, at(kv), kv_stride); });
   }
 
-  void decode(uint64_t pages, uint64_t q, int64_t q_stride, uint64_t kv, int64_t kv_stride, uint64_t out, bool bfloat16,
-              uint64_t table, int64_t table_stride, uint64_t keys, int64_t rows, int64_t all_keys, int64_t window) const {
-    Decode call = rows_of(pages, bfloat16, table, table_stride, keys, rows);
+  void decode(uint64_t pages, uint64_t q, int64_t q_stride, uint64_t out, bool bfloat16, int64_t window, int64_t all_keys,
+              uint64_t table, int64_t table_stride, uint64_t keys, uint64_t first, uint64_t queries, int64_t rows,
+              int64_t) const {
+    Attend call = rows_of(pages, bfloat16, table, table_stride, keys, first, queries, rows);
+    ask(call, q, q_stride, out, window);
+    compute(all_keys * pages_.kv_heads * pages_.dim, [&] { call_decode(table_, call); });
+  }
+
+  void chunk(uint64_t pages, uint64_t q, int64_t q_stride, uint64_t out, int64_t window, uint64_t table,
+             int64_t table_stride, uint64_t keys, uint64_t first, uint64_t queries, int64_t rows, int64_t tokens) const {
+    Attend call = rows_of(pages, true, table, table_stride, keys, first, queries, rows);
+    ask(call, q, q_stride, out, window);
+    compute(tokens * pages_.kv_heads * pages_.dim * group_, [&] { call_chunk(table_, call); });
+  }
+
+ private:
+  void ask(Attend& call, uint64_t q, int64_t q_stride, uint64_t out, int64_t window) const {
     call.q = at(q);
     call.q_stride = q_stride;
     call.out = at(out);
     call.window = window;
-    compute(all_keys * pages_.kv_heads * pages_.dim, [&] {
-      call_store(table_, call, at(kv), kv_stride);
-      call_decode(table_, call);
-    });
   }
 
- private:
-  Decode rows_of(uint64_t pages, bool bfloat16, uint64_t table, int64_t table_stride, uint64_t keys, int64_t rows) const {
-    Decode call{};
+  Attend rows_of(uint64_t pages, bool bfloat16, uint64_t table, int64_t table_stride, uint64_t keys, uint64_t first,
+                 uint64_t queries, int64_t rows) const {
+    Attend call{};
     call.pages = pages_;
     call.pages.data = at(pages);
     call.type = type_of(bfloat16);
     call.table = at<int32_t>(table);
     call.table_stride = table_stride;
     call.keys = at<int32_t>(keys);
+    call.first = at<int32_t>(first);
+    call.queries = at<int32_t>(queries);
     call.rows = rows;
     call.group = group_;
     call.scale = scale_;
@@ -136,9 +156,12 @@ NB_MODULE(_native, m) {
       .def("linear", &Kernels::linear)
       .def("norm", &Kernels::norm)
       .def("gate", &Kernels::gate)
-      .def("rotate", &Kernels::rotate);
+      .def("rotate", &Kernels::rotate)
+      .def("argmax", &Kernels::argmax);
   nb::class_<PagedKernels>(m, "PagedKernels")
       .def(nb::init<const Kernels&, int64_t, int64_t, int64_t, int64_t, float, bool>(), nb::keep_alive<1, 2>())
       .def("store", &PagedKernels::store)
-      .def("decode", &PagedKernels::decode);
+      .def("decode", &PagedKernels::decode)
+      .def("chunk", &PagedKernels::chunk)
+      .def_prop_ro("chunks", &PagedKernels::chunks);
 }

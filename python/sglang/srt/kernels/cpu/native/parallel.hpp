@@ -24,16 +24,17 @@ template <typename F> void run(int count, F& body) {
   run(count, [](void* context, int index, int n) { (*static_cast<F*>(context))(index, n); }, &body);
 }
 
-// Items of unequal cost, each taken by the thread that is free.
-template <typename F> void share(int64_t items, bool parallel, F&& body) {
-  const int count = parallel && items > 1 ? threads() : 1;
+// Ranges of `chunk` items, each taken by the thread that is free.
+template <typename F> void share(int64_t items, int64_t chunk, bool parallel, F&& body) {
+  const int count = parallel && items > chunk ? threads() : 1;
   if (count == 1) {
-    for (int64_t item = 0; item < items; item++) body(item);
+    if (items) body(0, items);
     return;
   }
   std::atomic<int64_t> next{0};
   auto work = [&](int, int) {
-    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) body(item);
+    for (int64_t first; (first = next.fetch_add(chunk, std::memory_order_relaxed)) < items;)
+      body(first, first + chunk < items ? first + chunk : items);
   };
   run(count, work);
 }

@@ -24,6 +24,7 @@ struct Linear {
   int64_t rows;
   int64_t outputs;
   int64_t inputs;
+  const float* scales;  // [outputs, padded] or null: with it weights are int8 in the same order, in units of their scale
 };
 
 struct Norm {
@@ -71,32 +72,60 @@ struct Pages {
   int64_t dim;
 };
 
-struct Store {
-  Pages pages;
-  const void* kv;  // [rows, 2, kv_heads, dim], rows kv_stride apart
-  int64_t kv_stride;
-  Type type;
-  const int64_t* first;  // [rows]: element of the layer where the token's first K goes
-  int64_t rows;
+// Where a token of the step goes.
+struct Place {
+  int64_t token;
+  int64_t element;  // of the layer: the token's K of the first head
 };
 
-// Rows of one query each; row i's query is token i.
-struct Decode {
+struct Store {
   Pages pages;
-  const void* q;  // [rows, heads, dim], rows q_stride apart
+  const void* kv;  // [tokens, 2, kv_heads, dim], tokens kv_stride apart
+  int64_t kv_stride;
+  Type type;
+  const Place* places;
+};
+
+struct Argmax {
+  const void* x;  // [rows, size], rows x_stride apart
+  int64_t x_stride;
+  int64_t* out;  // [rows]
+  int64_t rows;
+  int64_t size;
+  Type type;
+};
+
+// Rows of queries over their pages. Row i's queries are tokens first[i] .. first[i] + queries[i] - 1 of the step and
+// the last ones of the row.
+struct Attend {
+  Pages pages;
+  const void* q;  // [tokens, heads, dim], tokens q_stride apart
   int64_t q_stride;
-  void* out;  // [rows, heads * dim], contiguous
+  void* out;  // [tokens, heads * dim], contiguous
   Type type;  // of q and out
   const int32_t* table;  // [rows, table_stride]
   int64_t table_stride;
-  const int32_t* keys;  // [rows]: how many tokens the row has, its own included
+  const int32_t* keys;  // [rows]: how many tokens the row has, those of the step included
+  const int32_t* first;    // [rows]
+  const int32_t* queries;  // [rows]
   int64_t rows;
-  int64_t window;  // it sees so many of the last of them; 0: all
+  int64_t window;  // a query sees so many of the last tokens up to its own; 0: all
   int64_t group;   // query heads of a KV head
   float scale;
 };
 
-// The kernels of a level. Ranges are of strips, rows or (row, KV head) items, so that the caller spreads them.
+// Queries of one row and query heads of one KV head: at most kTileQueries of both together.
+constexpr int64_t kTileQueries = 64;
+struct Tile {
+  int64_t row;
+  int64_t kv_head;
+  int64_t first_query;  // of the row's in this step
+  int64_t queries;
+  int64_t first_head;  // of the group
+  int64_t heads;
+};
+
+// The kernels of a level. Ranges are of strips, rows, places or KV heads, so that the caller spreads them.
 struct Table {
   const char* name;
   size_t (*linear_scratch)(const Linear&);
@@ -104,9 +133,14 @@ struct Table {
   void (*norm)(const Norm&, int64_t first, int64_t last);
   void (*gate)(const Gate&, int64_t first, int64_t last);
   void (*rotate)(const Rotate&, int64_t first, int64_t last);
-  void (*store)(const Store&, int64_t first, int64_t last);
-  size_t (*decode_scratch)(const Decode&);
-  void (*decode)(const Decode&, int64_t item, void* scratch);
+  void (*argmax)(const Argmax&, int64_t first, int64_t last);
+  void (*store)(const Store&, int64_t first, int64_t last);  // of places
+  size_t (*decode_scratch)(const Attend&);
+  // A row of one query, KV heads from..to-1.
+  void (*decode)(const Attend&, int64_t row, int64_t from, int64_t to, void* scratch);
+  // Rows of several; null at levels that leave them to torch. bfloat16 alone, dimensions a multiple of 32.
+  size_t (*chunk_scratch)(const Attend&);
+  void (*chunk)(const Attend&, const Tile&, void* scratch);
 };
 
 extern const Table kGeneric;

@@ -14,6 +14,7 @@ using cpu_kernels::Type;
 typedef float Floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
 typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
+typedef int8_t Bytes __attribute__((vector_size(LANES)));
 typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
 
 #define INLINE_LAMBDA __attribute__((always_inline))
@@ -34,6 +35,9 @@ INLINE float widen(uint16_t x) {
   memcpy(&out, &bits, 4);
   return out;
 }
+
+INLINE float value_of(uint16_t x) { return widen(x); }
+INLINE float value_of(float x) { return x; }
 
 // To nearest, ties to even; NaN stays NaN.
 INLINE Words narrow_words(Floats x) {
