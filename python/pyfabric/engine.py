@@ -198,7 +198,7 @@ class Engine:
         """Makes a peer of another engine's `address` and returns its id. Nothing is sent yet.
 
         Raises:
-            ValueError: not an address, or one of another provider.
+            ValueError: not an address, or one of another provider; over shm one of this process that writes to us.
         """
         return self._native.connect(address)
 
@@ -231,8 +231,12 @@ class Engine:
     def forget(self, slot: int) -> int:
         """Frees a slot and returns the weight that arrived. Later immediates for it are strays.
 
+        A slot that is not complete is freed once the worker has counted all that has come in (tens of microseconds), so
+        that none of it can count for the slot's next use. Its SlotComplete is dropped unless poll() has handed it out.
+
         Raises:
             ValueError: the slot is not expected.
+            WorkerHungError: the worker hangs in the provider.
         """
         return self._native.forget(_unsigned("slot", slot))
 
