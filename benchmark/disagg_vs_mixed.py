@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -52,18 +52,21 @@ class Bench:
         self._ends = time.monotonic() + budget
 
     async def shape(self, shape: Shape) -> None:
-        """The sweep of chunk sizes, then every set-up under every load."""
-        kinds = (one_engine, two_engines)
-        for kind in kinds:
-            for chunk in shape.chunks:
-                await self.loads(kind(chunk), shape, [SWEEP], self._sweep_seconds)
+        """Every set-up under every load; a mixed one after the sweep of its chunk sizes."""
         loads = ["idle", *map(str, shape.rates)]
-        best = [self.best(shape, [kind(chunk) for chunk in shape.chunks]) for kind in kinds]
-        for setup in [*(s for s in best if s), disaggregated()]:
-            await self.loads(setup, shape, loads, self._seconds)
+        await self._mixed(one_engine, shape, loads)
+        await self.loads(disaggregated(), shape, loads, self._seconds)
+        await self._mixed(two_engines, shape, loads)
         await self.loads(disaggregated(3), shape, ["idle", str(shape.middle)], self._seconds)
         if shape.read <= 512:
             await self.loads(disaggregated(local=shape.read), shape, loads, self._seconds)
+
+    async def _mixed(self, kind: Callable[[int], Setup], shape: Shape, loads: list[str]) -> None:
+        for chunk in shape.chunks:
+            await self.loads(kind(chunk), shape, [SWEEP], self._sweep_seconds)
+        best = self.best(shape, [kind(chunk) for chunk in shape.chunks])
+        if best:
+            await self.loads(best, shape, loads, self._seconds)
 
     def best(self, shape: Shape, setups: Sequence[Setup]) -> Setup | None:
         """The set-up whose median user was fastest in the sweep; None while none was measured."""

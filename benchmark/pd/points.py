@@ -16,7 +16,7 @@ from sglang.bench.load import arrival_times, run_load
 from sglang.bench.metrics import tpot
 from sglang.bench.tokenizer import BenchTokenizer
 
-IDLE_REQUESTS = 4
+IDLE_REQUESTS = 3
 Point = dict[str, Any]
 
 

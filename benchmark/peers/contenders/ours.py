@@ -50,7 +50,7 @@ class Ours:
             asyncio.run_coroutine_threadsafe(self._start(i, prompt), self._loop).result()
             for i, prompt in enumerate(prompts)
         ]
-        self._wait(1)
+        self._wait(1, len(prompts))
         return [tokens[0] for tokens in self._tokens]
 
     async def _start(self, index: int, prompt: list[int]) -> "asyncio.Task[None]":
@@ -72,18 +72,22 @@ class Ours:
         del self._rows[rows:], self._tokens[rows:]
 
     def decode(self, steps: int) -> tuple[float, list[list[int]]]:
-        """The rows go on by themselves: what is timed is from one portion to `steps` tokens later."""
+        """The rows go on by themselves, in step: timed is the first row, from one portion to `steps` tokens later.
+
+        Portions of different rows end at different steps, so waiting for all of them would time up to 7 steps more.
+        """
         if steps % INTERVAL:
             raise ValueError(f"steps must be a multiple of {INTERVAL}")
-        self._wait(max(map(len, self._tokens)) + 1)  # the next portion: the referee may have stopped us since the last
-        began, start = time.perf_counter(), [len(tokens) for tokens in self._tokens]
-        self._wait(max(start) + steps)
+        self._wait(len(self._tokens[0]) + 1, 1)  # the next portion: the referee may have stopped us since the last
+        began, start = time.perf_counter(), len(self._tokens[0])
+        self._wait(start + steps, 1)
         seconds = time.perf_counter() - began
-        return seconds, [tokens[i : i + steps] for tokens, i in zip(self._tokens, start, strict=True)]
+        return seconds, [self._tokens[0][start : start + steps]]
 
-    def _wait(self, length: int) -> None:
+    def _wait(self, length: int, rows: int) -> None:
+        """Until each of the first `rows` rows has `length` tokens."""
         with self._news:
-            if not self._news.wait_for(lambda: all(len(tokens) >= length for tokens in self._tokens), 300):
+            if not self._news.wait_for(lambda: all(len(tokens) >= length for tokens in self._tokens[:rows]), 300):
                 raise TimeoutError(f"no {length} tokens within 300 s")
 
     @staticmethod
