@@ -42,18 +42,18 @@ DRAIN_S = 12.0
 class Bench:
     """One model's measurements, within a budget of seconds."""
 
-    def __init__(self, model: str, seconds: float, sweep_seconds: float, budget: float) -> None:
+    def __init__(self, model: str, rates: Sequence[float], seconds: float, sweep_seconds: float, budget: float) -> None:
         folder = ROOT / "models" / MODELS[model]
         if model == "qwen3-0.6b-shape":
             write_qwen3_shape(folder)
         self._model, self._store = str(folder), Store(model)
         self._tokenizer: BenchTokenizer = load_tokenizer(str(folder))
-        self._seconds, self._sweep_seconds = seconds, sweep_seconds
+        self._rates, self._seconds, self._sweep_seconds = rates, seconds, sweep_seconds
         self._ends = time.monotonic() + budget
 
     async def shape(self, shape: Shape) -> None:
         """Every set-up under every load; a mixed one after the sweep of its chunk sizes."""
-        loads = ["idle", *map(str, shape.rates)]
+        loads = ["idle", *(str(rate) for rate in shape.rates if not self._rates or rate in self._rates)]
         await self._mixed(one_engine, shape, loads)
         await self.loads(disaggregated(), shape, loads, self._seconds)
         await self._mixed(two_engines, shape, loads)
@@ -168,7 +168,7 @@ def report(model: str) -> None:
 
 async def run(args: argparse.Namespace) -> None:
     """Measure what was asked for."""
-    bench = Bench(args.model, args.seconds, args.sweep_seconds, args.budget)
+    bench = Bench(args.model, args.rates, args.seconds, args.sweep_seconds, args.budget)
     if "victims" in args.parts:
         await bench.victims()
     for shape in SHAPES[args.model]:
@@ -181,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=list(SHAPES), default="smollm2")
     parser.add_argument("--shapes", nargs="+", default=[], metavar="IN-OUT", help="such as 2048-64; default: all")
+    parser.add_argument("--rates", type=float, nargs="+", default=[], help="only these of a shape's requests a second")
     parser.add_argument("--parts", nargs="+", choices=["victims", "loads"], default=["victims", "loads"])
     parser.add_argument("--seconds", type=float, default=40.0, help="of arrivals a point")
     parser.add_argument("--sweep-seconds", type=float, default=20.0, help="of arrivals a point of the chunk sweep")
