@@ -1,7 +1,9 @@
 """Compilations that must not succeed, in the helper process that may be killed."""
 
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 
 from sglang.srt.constrained.base import GrammarError
 from sglang.srt.constrained.limits import GrammarLimits
+from sglang.srt.constrained.trial import MODULE
 from sglang.srt.constrained.vocabulary import Vocabulary
 from sglang.srt.constrained.xgrammar_backend import XGrammarBackend
 from sglang.srt.core.grammar import GrammarSpec
@@ -93,3 +96,16 @@ def test_a_killed_engine_leaves_no_helper_behind(vocabulary: Vocabulary, when: s
     while helper.exists() and "Z" not in (helper / "stat").read_text().rpartition(")")[2]:
         assert time.monotonic() < end, "the helper outlives its engine"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("said", [b"", b"\1\0", (1000).to_bytes(4, "little") + b"cut off"])
+def test_an_engine_that_ends_before_it_has_said_all_is_no_error(said: bytes) -> None:
+    folder = Path(tempfile.mkdtemp())
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "s"))
+        command = [sys.executable, "-m", MODULE, str(listener.fileno())]
+        run = subprocess.run(
+            command, input=said, stderr=subprocess.PIPE, pass_fds=[listener.fileno()], check=False, timeout=60
+        )
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert not folder.exists(), "the folder of its socket is left behind"

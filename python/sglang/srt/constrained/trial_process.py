@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -29,22 +30,26 @@ MAX_JOB = 16 << 20
 
 def main() -> None:
     """Serve until stdin ends or breaks."""
-    stdin = sys.stdin.buffer
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        _serve(listener, sys.stdin.buffer)
+        # An engine that was killed cannot remove the folder of its socket.
+        shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+
+
+def _serve(listener: socket.socket, stdin: BinaryIO) -> None:
     size = int.from_bytes(stdin.read(4), "little")
-    if not size:
-        return  # the engine ended before it said anything
-    setup = msgspec.msgpack.decode(stdin.read(size), type=Setup)
+    said = stdin.read(size)
+    if not size or len(said) < size:
+        return  # the engine ended before it had said all
+    setup = msgspec.msgpack.decode(said, type=Setup)
     compiler = XGrammarCompiler(setup.vocabulary, whitespace=setup.whitespace)
     os.nice(NICENESS)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # finished trials need no reaping
-    with socket.socket(fileno=int(sys.argv[1])) as listener:
-        while stdin not in select.select([stdin, listener], [], [])[0]:
-            line, _ = listener.accept()
-            with line:
-                if os.fork() == 0:
-                    _supervise(line, setup, compiler)
-        # An engine that was killed cannot remove the folder of its socket.
-        shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+    while stdin not in select.select([stdin, listener], [], [])[0]:
+        line, _ = listener.accept()
+        with line:
+            if os.fork() == 0:
+                _supervise(line, setup, compiler)
 
 
 def _supervise(line: socket.socket, setup: Setup, compiler: XGrammarCompiler) -> None:
