@@ -45,7 +45,7 @@ def _serve(listener: socket.socket, stdin: BinaryIO) -> None:
     compiler = XGrammarCompiler(setup.vocabulary, whitespace=setup.whitespace)
     os.nice(NICENESS)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # finished trials need no reaping
-    while stdin not in select.select([stdin, listener], [], [])[0]:
+    while stdin.fileno() not in select.select([stdin.fileno(), listener.fileno()], [], [])[0]:
         line, _ = listener.accept()
         with line:
             if os.fork() == 0:
