@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from support.live_front import MODEL, wait_until
 
@@ -87,6 +88,13 @@ def test_a_port_in_use_exits_1_with_one_line() -> None:
         result = run("--model-path", str(MODEL), "--port", port)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1 and f"--port: cannot listen on 127.0.0.1:{port}" in result.stderr
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid"])  # of no machine; no name's (RFC 5737, 2606)
+def test_an_address_that_is_not_this_machines_exits_1_with_one_line(host: str) -> None:
+    result = run("--model-path", str(MODEL), "--host", host)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1 and f"--host: cannot listen on {host}" in result.stderr
 
 
 def test_unknown_commands_are_named() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -53,7 +54,8 @@ def serve(config: ServerConfig, command: Sequence[str] = SCHEDULER) -> int:
     try:
         listener = _bind(config.host, config.port)
     except OSError as error:
-        return _fail(f"--port: cannot listen on {config.host}:{config.port}: {error.strerror or error}")
+        flag = "--host" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "--port"
+        return _fail(f"{flag}: cannot listen on {config.host}:{config.port}: {error.strerror or error}")
     with listener:
         try:
             read_model_folder(Path(config.model_path), model_overrides(config))
