@@ -270,7 +270,7 @@ def test_engines_with_different_page_sizes_name_the_difference() -> None:
     sim.add("p0", "prefill")
     answer = sim.ask("d0", "0", [1] * 30, 3)
     sim.run()
-    assert answer.refused is not None and "page_size: 8 here, 4 there" in answer.refused.message
+    assert answer.refused is not None and "it says: page_size: 8 here, 4 there" in answer.refused.message
 
 
 def test_late_writes_after_a_fence_are_not_counted_for_the_next_owner() -> None:

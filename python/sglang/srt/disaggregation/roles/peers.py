@@ -147,7 +147,9 @@ class Peers:
         current = reply.peer_incarnation == self._incarnation and reply.greeting == peer.greeting and peer.regions
         if not current or peer.state in ACQUAINTED:
             return
-        refusal = reply.refusal or reply_problem(reply, layout=self._layout, provider=self._messenger.provider)
+        # "Here" and "there" in a reply are seen from the prefill engine.
+        refusal = f"it says: {reply.refusal}" if reply.refusal else ""
+        refusal = refusal or reply_problem(reply, layout=self._layout, provider=self._messenger.provider)
         refusal = refusal or self._locate(peer, reply)
         if refusal:
             if peer.refusal != refusal:
