@@ -132,3 +132,4 @@ def test_kv_report_is_a_difference() -> None:
     assert "75.0" in render_kv(report)
     assert KVReport(0.0, 0.0, 0.0, 0.0, 0.0, 0.0).early_share == 0.0
     assert kv_report({}, {"num_running_reqs": 1.0}) is None
+    assert "--engine-urls" in render_kv(None)

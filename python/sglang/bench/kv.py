@@ -70,7 +70,7 @@ async def read_metrics(http: httpx.AsyncClient, urls: Iterable[str]) -> dict[str
 
 
 def kv_report(before: Mapping[str, float], after: Mapping[str, float]) -> KVReport | None:
-    """The difference between two readings; None where the engines do not count transfers."""
+    """The difference between two readings; None where no prefill engine, which counts bytes, was read."""
     if MOVED not in after:
         return None
 

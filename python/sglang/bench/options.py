@@ -99,7 +99,8 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     add("--flush-cache", action="store_true", help="drop the server's prefix cache after the warm-up")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help=f"objectives, of {', '.join(OBJECTIVES)}")
     add("--pd-separated", action="store_true", help="also report KV transfers, from /metrics of the engines")
-    add("--engine-urls", nargs="+", default=[], help="engines for --pd-separated; default: the server")
+    text = "all engines, prefill ones too, for --pd-separated; default: the server"
+    add("--engine-urls", nargs="+", default=[], help=text)
     add("--output-file", default="", help="append the result to this file of JSON lines")
     add("--output-details", action="store_true", help="with the figures of each request")
     add("--disable-tqdm", action="store_true", help="no progress bar")

@@ -63,7 +63,7 @@ def render_summary(summary: Summary, settings: Mapping[str, str | float | int]) 
 def render_kv(report: KVReport | None) -> str:
     """The KV transfer section."""
     if report is None:
-        return "\n".join([_title("KV transfer"), _row("KV moved (GB)", "the engines do not count transfers")])
+        return "\n".join([_title("KV transfer"), "not counted: no prefill engine among --engine-urls"])
     return "\n".join(
         [
             _title("KV transfer"),
