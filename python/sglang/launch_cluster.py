@@ -21,7 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="launch_cluster",
-        description="Start the engines and the balancer of a recipe; Ctrl-C stops all of them.",
+        description="Start the engines and the balancer of a recipe. Ctrl-C stops all of them; so does one that dies.",
         epilog=recipe_module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

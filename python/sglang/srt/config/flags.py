@@ -68,7 +68,8 @@ _SCHEDULING = (
     Flag("decode_log_interval", "Log a line of throughput every so many decode steps."),
     Flag(
         "quantization",
-        "w8a16 keeps linear weights as int8, a scale for each output: half the memory that a decode step reads.",
+        "w8a16 keeps linear weights as int8, a scale for each output: half the memory for a decode step to read, but "
+        "slower above six rows. Prefill and decode engines must agree.",
     ),
     Flag("attention_backend", "Implementation of attention; auto takes native kernels (cpu) where they exist."),
     Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
@@ -105,7 +106,10 @@ _DISAGG = (
         ("--disaggregation-bootstrap-port",),
     ),
     Flag("disagg_prefill", "HOST:PORT (or HOST:FIRST-LAST) of each prefill engine's control plane."),
-    Flag("disagg_local_prefill_tokens", "A decode engine computes a missing prompt part up to this length itself."),
+    Flag(
+        "disagg_local_prefill_tokens",
+        "A decode engine computes a missing prompt part up to this length itself: no transfer, no prefill engine.",
+    ),
     Flag("disagg_fallback", "With no usable prefill engine: answer 503 (none) or prefill on this engine (local)."),
     Flag("disagg_max_asks", "Asks that a prefill engine queues before it refuses more."),
     Flag("disagg_heartbeat_s", "Seconds between heartbeats of engines."),
