@@ -124,7 +124,7 @@ def test_a_conversation_of_calls_goes_on(client: openai.OpenAI, live: LiveFront,
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"tools": [{"type": "web_search", "name": "x"}]}, "tools"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": [{"type": "computer_call"}]}, "input"),
         ({"input": [{"type": "function_call", "call_id": "c"}]}, "input"),
@@ -138,6 +138,18 @@ def test_what_a_response_cannot_have_is_refused_by_name(
     with pytest.raises(openai.BadRequestError) as error:
         client.responses.create(**{"model": "smol", "input": "x", **options})
     assert error.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [({"type": "web_search"}, "'web_search' are not supported"), ({"type": "function"}, "a function has a name")],
+)
+def test_a_tool_without_a_name_is_refused_for_what_it_is(
+    client: openai.OpenAI, tool: dict[str, str], said: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=said) as error:
+        client.responses.create(model="smol", input="x", tools=[tool])
+    assert error.value.param == "tools"
 
 
 def test_a_response_s_schema_and_forced_tool_reach_the_scheduler(client: openai.OpenAI, live: LiveFront) -> None:

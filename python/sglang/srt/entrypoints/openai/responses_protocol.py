@@ -7,7 +7,15 @@ from pydantic import Field, ValidationError
 from sglang.srt.entrypoints.grammar_fields import JsonSchema, ResponseFormat
 from sglang.srt.entrypoints.openai.errors import from_validation
 from sglang.srt.entrypoints.openai.protocol import MAX_MESSAGES, ChatBody, ChatMessage, ContentPart
-from sglang.srt.entrypoints.openai.tools import MAX_TOOLS, FunctionName, FunctionSpec, NamedTool, Tool, function_tool
+from sglang.srt.entrypoints.openai.tools import (
+    MAX_TOOLS,
+    TOOL_NAME,
+    FunctionName,
+    FunctionSpec,
+    NamedTool,
+    Tool,
+    function_tool,
+)
 from sglang.srt.entrypoints.sampling_fields import Body, refuse
 from sglang.srt.errors import RequestError
 
@@ -50,12 +58,16 @@ class TextOptions(Body):
 class ResponsesTool(FunctionSpec):
     """One of `tools`: a function, without chat's wrapper around it."""
 
+    name: str = Field(default="", pattern=TOOL_NAME)
+    """OpenAI's own tools have none."""
     type: str
 
     def chat(self) -> Tool:
-        """The same in chat's form. Raises RequestError for OpenAI's own tools."""
+        """The same in chat's form. Raises RequestError for OpenAI's own tools, and for a function without a name."""
         if self.type != "function":
             raise RequestError(f"tools: those of type {self.type!r} are not supported", param="tools")
+        if not self.name:
+            raise RequestError("tools: a function has a name", param="tools")
         return function_tool(self.name, self.description, self.parameters, self.strict)
 
 
