@@ -50,11 +50,13 @@ def test_two_calls_are_streamed_in_parallel(client: openai.OpenAI) -> None:
     asked = {
         "model": "smol",
         "messages": ASK,
+        "temperature": 0,
         "tools": [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": False}}],
     }
     calls: dict[int, list[str]] = {}
     reasons = []
-    with client.chat.completions.create(**asked, max_tokens=120, stream=True, extra_body={"ebnf": TWO_CALLS}) as stream:
+    # 173 characters: enough even at one a token.
+    with client.chat.completions.create(**asked, max_tokens=180, stream=True, extra_body={"ebnf": TWO_CALLS}) as stream:
         for event in stream:
             choice = event.choices[0]
             assert not choice.delta.content
@@ -83,7 +85,9 @@ def test_forced_calls(client: openai.OpenAI, choice: object) -> None:
 
 def test_a_strict_tool_that_the_model_need_not_call(client: openai.OpenAI) -> None:
     """Text stays free; a call, wherever it begins, has the schema: the bias makes the model begin one at once."""
-    free = client.chat.completions.create(model="smol", messages=ASK, tools=TOOLS, max_tokens=8).choices[0]
+    free = client.chat.completions.create(model="smol", messages=ASK, tools=TOOLS, max_tokens=8, temperature=0).choices[
+        0
+    ]
     assert free.message.content
     asked = {"model": "smol", "messages": [{"role": "user", "content": "Say <tool_call>"}], "tools": TOOLS, "n": 4}
     for choice in client.chat.completions.create(**asked, max_tokens=60, temperature=1.0, seed=3).choices:
@@ -95,9 +99,10 @@ def test_a_strict_tool_that_the_model_need_not_call(client: openai.OpenAI) -> No
 def test_response_format_and_parse(client: openai.OpenAI) -> None:
     said = [{"role": "user", "content": "Describe a person."}]
     form = {"type": "json_schema", "json_schema": {"name": "p", "schema": Person.model_json_schema(), "strict": True}}
-    whole = client.chat.completions.create(model="smol", messages=said, response_format=form, max_tokens=100)
+    asked = {"model": "smol", "messages": said, "max_tokens": 100, "temperature": 0}
+    whole = client.chat.completions.create(**asked, response_format=form)
     assert Person.model_validate_json(whole.choices[0].message.content)
-    parsed = client.chat.completions.parse(model="smol", messages=said, response_format=Person, max_tokens=100)
+    parsed = client.chat.completions.parse(**asked, response_format=Person)
     assert isinstance(parsed.choices[0].message.parsed, Person)
     loose = client.chat.completions.create(
         model="smol", messages=said, response_format={"type": "json_object"}, max_tokens=200, temperature=0
@@ -106,16 +111,17 @@ def test_response_format_and_parse(client: openai.OpenAI) -> None:
 
 
 def test_responses_parse_and_call(client: openai.OpenAI) -> None:
-    parsed = client.responses.parse(model="smol", input="Describe a person.", text_format=Person, max_output_tokens=100)
+    greedy = {"model": "smol", "temperature": 0}
+    parsed = client.responses.parse(**greedy, input="Describe a person.", text_format=Person, max_output_tokens=100)
     assert isinstance(parsed.output_parsed, Person) and parsed.status == "completed"
     tool = {"type": "function", **TOOLS[0]["function"]}
-    asked = {"model": "smol", "input": "Book a table.", "tools": [tool], "tool_choice": "required"}
+    asked = {**greedy, "input": "Book a table.", "tools": [tool], "tool_choice": "required"}
     whole = client.responses.create(**asked, parallel_tool_calls=False, max_output_tokens=120)
     (call,) = whole.output
     assert call.type == "function_call" and json.loads(call.arguments)["guests"] in (1, 2, 3)
     said = [{"role": "user", "content": "Book a table."}, call.model_dump(exclude_none=True)]
     said.append({"type": "function_call_output", "call_id": call.call_id, "output": "done"})
-    assert client.responses.create(model="smol", input=said, tools=[tool], max_output_tokens=6).output_text
+    assert client.responses.create(**greedy, input=said, tools=[tool], max_output_tokens=6).output_text
 
 
 def test_logprobs_of_completions(client: openai.OpenAI) -> None:

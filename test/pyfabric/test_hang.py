@@ -1,5 +1,6 @@
 """A worker that hangs inside its provider: everything that was armed ends, nobody waits for it."""
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -22,7 +23,10 @@ SHAPE = Shape(layers=1, pages=4)
 
 def workers() -> list[str]:
     """The engines' threads of this process."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end between the two looks
+            names.append((task / "comm").read_text().strip())
     return [name for name in names if name.startswith("pyfabric")]
 
 

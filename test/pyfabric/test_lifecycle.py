@@ -58,7 +58,10 @@ def test_idle_engine_uses_less_than_a_hundredth_of_a_core(pair: Pair) -> None:
     def worker_ticks() -> dict[str, int]:
         found = {}
         for task in Path("/proc/self/task").iterdir():
-            name, _, rest = (task / "stat").read_text().partition(")")
+            try:
+                name, _, rest = (task / "stat").read_text().partition(")")
+            except (FileNotFoundError, ProcessLookupError):  # it ended between the two looks
+                continue
             if "pyfabric" in name:
                 fields = rest.split()
                 found[task.name] = int(fields[11]) + int(fields[12])
@@ -123,7 +126,7 @@ def test_cancel_in_the_middle_drains_and_then_nothing_lands(pair: Pair) -> None:
     region, target = register(pair.sender.engine, data), register(pair.receiver.engine, pool)
     counter = pair.sender.engine.counter()
     order = list(np.random.default_rng(1).permutation(shape.pages))
-    counter.add(shape.layers)
+    counter.add(shape.layers - 1)  # the last layer is never due: something is left, however late the cancel comes
     handle = pair.sender.engine.arm(
         program(counter, shape, 0, lane(shape, region, pair.peer, target.grant("s"), order, order))
     )
@@ -133,7 +136,7 @@ def test_cancel_in_the_middle_drains_and_then_nothing_lands(pair: Pair) -> None:
     assert pair.sender.wait(ProgramDrained) == [ProgramDrained(handle)]
     landed = pool.copy()
     pages = landed.reshape(-1, shape.page_bytes)
-    assert pair.sender.engine.stats().pages_posted < shape.layers * shape.pages, "cancelled too late to show anything"
+    assert pair.sender.engine.stats().pages_posted < shape.layers * shape.pages
     assert 0 < (pages == data.reshape(pages.shape)).all(axis=1).sum() < len(pages)
     pair.sender.settle(0.1)
     assert np.array_equal(pool, landed)
