@@ -10,8 +10,6 @@ PY := .venv/bin/python
 STAMPS := .stamps
 EXTRAS := test,bench,router,fabric,convert,otel
 NATIVE := CMakeLists.txt $(wildcard python/pyfabric/_core/*) $(wildcard python/sglang/srt/kernels/cpu/CMakeLists.txt python/sglang/srt/kernels/cpu/native/*) $(wildcard python/sglang/srt/distributed/_shm/*)
-# Two files at a time; one thread an operation, as threads of two processes that wait for each other stand still.
-RUN_TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 
 # Stamps say what has been installed into .venv: without it they mean nothing.
@@ -38,10 +36,10 @@ bench: setup ## Measure what `make serve` runs; flags in ARGS
 	@$(PY) -m sglang.bench_serving --dataset-name random --random-output-len 64 --num-prompts 32 --max-concurrency 8 $(ARGS)
 
 test: setup model ## Run the tests; flags in ARGS
-	@$(RUN_TESTS) -m "not slow and not gpu" $(ARGS)
+	@$(PY) -m pytest -m "not slow and not gpu" $(ARGS)
 
 test-all: setup model ## Run the tests and the long ones
-	@$(RUN_TESTS) -m "not gpu" $(ARGS)
+	@$(PY) -m pytest -m "not gpu" $(ARGS)
 
 chaos: setup ## Break engines under load and check what was promised; flags in ARGS
 	@$(PY) benchmark/chaos.py $(ARGS)
