@@ -4,6 +4,8 @@ import asyncio
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -42,6 +44,10 @@ class LiveFront:
         assert not self.thread.is_alive(), "the front did not stop"
         self.scheduler.stop()
         self.folder.cleanup()
+
+    def prompt(self) -> str:
+        """The newest prompt, as text."""
+        return self.tokenizer.decode(self.scheduler.generated()[-1].token_ids)
 
     def call(self, function: object) -> None:
         """Runs a function on the front's event loop."""
@@ -87,3 +93,15 @@ def wait_until(condition: object, seconds: float = 5.0) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "did not happen in time"
         time.sleep(0.005)
+
+
+@contextmanager
+def tool_front(template: str) -> Iterator[LiveFront]:
+    """A front that knows hermes' tool calls and qwen3's reasoning, with the chat template `template`."""
+    tokenizer = Tokenizer.load(str(MODEL), str(MODEL), chat_template=template)
+    config = ServerConfig(
+        model_path=str(MODEL), served_model_name="smol", tool_call_parser="hermes", reasoning_parser="qwen3"
+    )
+    front = LiveFront(tokenizer, config).start()
+    yield front
+    front.stop()

@@ -10,18 +10,10 @@ from sglang.srt.constrained.limits import GrammarLimits
 from sglang.srt.constrained.service import GrammarService
 from sglang.srt.constrained.vocabulary import Vocabulary
 from sglang.srt.constrained.xgrammar_backend import XGrammarBackend
-from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.grammar import GrammarSpec
 from sglang.srt.core.sampling import SamplingParams
-from sglang.srt.core.trace import NullTracer
-from sglang.srt.ipc.local_channel import local_pair
-from sglang.srt.managers.limits import Limits
-from sglang.srt.managers.role import UnifiedRole
-from sglang.srt.managers.scheduler import Scheduler
-from sglang.srt.mem_cache.cache_manager import CacheManager
-from sglang.srt.messages.frontend import Generate, Refused, ToFrontend, ToScheduler
-from support.sim import NoWaiter
-from support.turn_time import BOUND_S, InstantWorker
+from sglang.srt.messages.frontend import Generate, Refused
+from support.turn_time import BOUND_S, instant_scheduler
 
 SLOW = "(" + "|".join(f"[a-z]{{{i}}}x" for i in range(300)) + ")*"
 RUNNING = 16
@@ -33,18 +25,7 @@ def test_turns_while_a_slow_grammar_compiles(vocabulary: Vocabulary) -> None:
     service = GrammarService(
         lambda: XGrammarBackend(vocabulary, GrammarLimits(seconds=1.0), whitespace=True), GrammarLimits(seconds=1.0)
     )
-    front, back = local_pair(ToScheduler, ToFrontend)  # type: ignore[type-abstract]
-    scheduler = Scheduler(
-        limits=Limits(max_running=RUNNING, max_queued=1000, chunk=8192, max_prefill=1 << 20, context=8192, layers=30),
-        cache=CacheManager(num_pages=16_000, page_size=16),
-        worker=InstantWorker(),  # type: ignore[arg-type]
-        role=UnifiedRole(),
-        channel=back,
-        waiter=NoWaiter(),
-        clock=MonotonicClock(),
-        tracer=NullTracer(),
-        grammars=service,
-    )
+    scheduler, front = instant_scheduler(RUNNING, service)
     rng = random.Random(1)
     for i in range(RUNNING - 1):
         prompt = tuple(rng.randrange(1000) for _ in range(50))

@@ -7,11 +7,9 @@ import anthropic
 import openai
 import pytest
 
-from sglang.srt.config.server import ServerConfig
 from sglang.srt.entrypoints.parsers.base import CallArguments, CallStart, Event, Reasoning, Text
 from sglang.srt.entrypoints.parsers.items import Closed, Grown, ItemList, Opened
-from sglang.srt.managers.tokenizer import Tokenizer
-from support.live_front import MODEL, LiveFront
+from support.live_front import LiveFront, tool_front
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TEMPLATE = (
@@ -29,23 +27,14 @@ Say = Callable[..., list[int]]
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveFront]:
-    tokenizer = Tokenizer.load(str(MODEL), str(MODEL), chat_template=TEMPLATE)
-    config = ServerConfig(
-        model_path=str(MODEL), served_model_name="smol", tool_call_parser="hermes", reasoning_parser="qwen3"
-    )
-    front = LiveFront(tokenizer, config).start()
-    yield front
-    front.stop()
+    with tool_front(TEMPLATE) as front:
+        yield front
 
 
 @pytest.fixture
 def claude(live: LiveFront) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=live.url, api_key="none", max_retries=0, timeout=20) as made:
         yield made
-
-
-def prompt(live: LiveFront) -> str:
-    return live.tokenizer.decode(live.scheduler.generated()[-1].token_ids)
 
 
 def test_items_follow_each_other() -> None:
@@ -91,7 +80,7 @@ def test_a_response_has_reasoning_text_and_calls(
     calls = [(item.name, item.arguments) for item in whole.output[2:]]
     assert calls == [("weather", '{"city": "Bern"}'), ("time", '{"city": "Rome"}')] and whole.status == "completed"
     assert len({item.call_id for item in whole.output[2:]}) == 2 and whole.tools[0].name == "weather"
-    assert 'TOOLS [{"type": "function"' in prompt(live)
+    assert 'TOOLS [{"type": "function"' in live.prompt()
     with client.responses.stream(**asked) as stream:
         events = list(stream)
         last = stream.get_final_response()
@@ -118,7 +107,7 @@ def test_a_conversation_of_calls_goes_on(client: openai.OpenAI, live: LiveFront,
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
     ]
     assert client.responses.create(model="smol", input=said, max_output_tokens=50).output_text == "Rain."
-    assert "user: Weather?assistant:  CALL weather Berntool: rainassistant:" in prompt(live)
+    assert "user: Weather?assistant:  CALL weather Berntool: rainassistant:" in live.prompt()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +188,7 @@ def test_a_conversation_of_tool_use_goes_on(claude: anthropic.Anthropic, live: L
     answer = claude.messages.create(model="smol", max_tokens=50, messages=said)
     assert answer.content[0].text == "Rain." and answer.stop_reason == "end_turn"
     shown = "user: Weather?assistant:  CALL weather Berntool: rainuser: So?assistant:"
-    assert shown in prompt(live)
+    assert shown in live.prompt()
     counted = claude.messages.count_tokens(model="smol", messages=said).input_tokens
     assert counted == len(live.scheduler.generated()[-1].token_ids)
 

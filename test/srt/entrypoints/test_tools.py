@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 import openai
 import pytest
 
-from sglang.srt.config.server import ServerConfig
-from sglang.srt.managers.tokenizer import Tokenizer
-from support.live_front import MODEL, LiveFront
+from support.live_front import LiveFront, tool_front
 
 USER = [{"role": "user", "content": "hi"}]
 TOOLS = [
@@ -37,17 +35,8 @@ Say = Callable[..., list[int]]
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveFront]:
-    tokenizer = Tokenizer.load(str(MODEL), str(MODEL), chat_template=TEMPLATE)
-    config = ServerConfig(
-        model_path=str(MODEL), served_model_name="smol", tool_call_parser="hermes", reasoning_parser="qwen3"
-    )
-    front = LiveFront(tokenizer, config).start()
-    yield front
-    front.stop()
-
-
-def prompt(live: LiveFront) -> str:
-    return live.tokenizer.decode(live.scheduler.generated()[-1].token_ids)
+    with tool_front(TEMPLATE) as front:
+        yield front
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -86,10 +75,10 @@ def test_a5_two_calls_have_indices_0_and_1(
 
 def test_tools_reach_the_template_and_auto_leaves_the_model_free(client: openai.OpenAI, live: LiveFront) -> None:
     client.chat.completions.create(model="smol", messages=USER, tools=TOOLS, max_tokens=1)
-    assert 'TOOLS [{"type": "function"' in prompt(live) and '"weather"' in prompt(live)
+    assert 'TOOLS [{"type": "function"' in live.prompt() and '"weather"' in live.prompt()
     assert live.scheduler.generated()[-1].sampling.grammar is None
     client.chat.completions.create(model="smol", messages=USER, tools=TOOLS, tool_choice="none", max_tokens=1)
-    assert "TOOLS" not in prompt(live)
+    assert "TOOLS" not in live.prompt()
 
 
 def test_a_named_tool_ends_with_stop_as_openai_s_does(client: openai.OpenAI, say: Say) -> None:
@@ -131,7 +120,7 @@ def test_calls_of_earlier_turns_are_objects_for_the_template(client: openai.Open
         {"role": "tool", "tool_call_id": "c", "content": "rain"},
     ]
     client.chat.completions.create(model="smol", messages=messages, tools=TOOLS, max_tokens=1)
-    assert "CALL weather Berntool: rain" in prompt(live)
+    assert "CALL weather Berntool: rain" in live.prompt()
 
 
 @pytest.mark.parametrize(

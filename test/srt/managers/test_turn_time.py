@@ -5,34 +5,17 @@ import time
 
 import pytest
 
-from sglang.srt.core.clock import MonotonicClock
 from sglang.srt.core.sampling import SamplingParams
-from sglang.srt.core.trace import NullTracer
-from sglang.srt.ipc.local_channel import local_pair
-from sglang.srt.managers.limits import Limits
-from sglang.srt.managers.role import UnifiedRole
 from sglang.srt.managers.scheduler import Scheduler
-from sglang.srt.mem_cache.cache_manager import CacheManager
-from sglang.srt.messages.frontend import Generate, ToFrontend, ToScheduler
-from support.sim import NoWaiter
-from support.turn_time import BOUND_S, InstantWorker, cpu_of_turns
+from sglang.srt.messages.frontend import Generate
+from support.turn_time import BOUND_S, cpu_of_turns, instant_scheduler
 
 RUNNING = 64
 
 
 def running() -> Scheduler:
     """A scheduler with RUNNING requests of 1000 tokens that decode."""
-    front, back = local_pair(ToScheduler, ToFrontend)  # type: ignore[type-abstract]
-    scheduler = Scheduler(
-        limits=Limits(max_running=RUNNING, max_queued=1000, chunk=8192, max_prefill=1 << 20, context=8192, layers=30),
-        cache=CacheManager(num_pages=16_000, page_size=16),
-        worker=InstantWorker(),  # type: ignore[arg-type]
-        role=UnifiedRole(),
-        channel=back,
-        waiter=NoWaiter(),
-        clock=MonotonicClock(),
-        tracer=NullTracer(),
-    )
+    scheduler, front = instant_scheduler(RUNNING)
     rng = random.Random(1)
     for i in range(RUNNING):
         prompt = tuple(rng.randrange(1000) for _ in range(1000))
