@@ -64,8 +64,7 @@ class PagedKernels:
 
     def store(self, pages: torch.Tensor, kv: torch.Tensor, rows: PagedRows) -> None:
         """Put the rows' tokens of `kv` `[tokens, 2, kv_heads, head_dim]`, rounded to the pages' type, into pages."""
-        if (pages.shape[1:], pages.dtype) != self._layer or not pages.is_contiguous():
-            raise ValueError(f"{pages.dtype} pages {list(pages.shape)} in place of {self._layer}")
+        self._check(pages)
         if kv.shape[0] < rows.end or kv.shape[1:] != self._kv or kv.dtype not in TYPES:
             raise ValueError(f"{kv.dtype} {list(kv.shape)} for {rows.end} tokens of {self._kv}")
         if kv.stride()[1:] != self._kv_strides:
@@ -81,8 +80,7 @@ class PagedKernels:
         rows' tokens are written. With a `window` a query sees that many tokens, its own the last. Pages may hold
         anything beyond a row's end.
         """
-        if (pages.shape[1:], pages.dtype) != self._layer or not pages.is_contiguous():
-            raise ValueError(f"{pages.dtype} pages {list(pages.shape)} in place of {self._layer}")
+        self._check(pages)
         heads, dim = self._q
         if q.shape[0] < rows.end or q.shape[1:] != self._q or q.dtype not in TYPES or q.stride()[1:] != (dim, 1):
             raise ValueError(f"{q.dtype} {list(q.shape)} for {rows.end} tokens of {heads} heads")
@@ -95,3 +93,7 @@ class PagedKernels:
             self._native.chunk(*place, window, *rows.arguments)
         else:
             raise ValueError(f"no kernel for rows of several {q.dtype} queries over {pages.dtype} pages of {dim}")
+
+    def _check(self, pages: torch.Tensor) -> None:
+        if (pages.shape[1:], pages.dtype) != self._layer or not pages.is_contiguous():
+            raise ValueError(f"{pages.dtype} pages {list(pages.shape)} in place of {self._layer}")
