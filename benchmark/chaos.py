@@ -8,7 +8,9 @@ damaged and replayed control frames, exhausted descriptors; one engine's log goe
 
 Exit code 1 where a promise breaks: a wrong token; a request without an end; 1% of requests failed although their own
 decode engine lived; one that failed when a prefill engine died or left; --recovery seconds without an answer after
-that; pages, rows, slots, descriptors or memory of a survivor that do not come back.
+that; pages, rows, slots, descriptors or memory of a survivor that do not come back; an undisturbed engine whose /health
+does not say 200 (all are asked every second). --spare 1 keeps the first engine of each role from being started anew, so
+that the report says what an engine holds that lived through all of it.
 """
 
 import argparse
@@ -28,7 +30,7 @@ from pathlib import Path
 
 import httpx
 
-from chaos_parts import DESCRIPTORS, Process, Proxy, free_port, make_model
+from chaos_parts import DESCRIPTORS, HealthWatch, Process, Proxy, free_port, make_model
 
 OPEN, BURST, CANCELS = 64, 256, 0.1
 PROMPTS, TOKENS = 40, 8
@@ -68,6 +70,8 @@ class Storm:
     decode: list[Process]
     proxies: list[Proxy]
     prompts: list[list[int]]
+    spare: int = 0
+    """So many engines of each role are stopped and starved, but never started anew."""
     right: list[list[int]] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -140,7 +144,8 @@ class Storm:
         elif kind == "descriptors":
             await self._starve(rng.choice([node for node in self.decode if node.up]))
         else:
-            node = rng.choice(self.prefill if "prefill" in kind else self.decode)
+            nodes = self.prefill if "prefill" in kind else self.decode
+            node = rng.choice(nodes if "stop" in kind else nodes[self.spare :])
             if "stop" in kind:
                 node.send(signal.SIGSTOP)
                 await asyncio.sleep(rng.uniform(5, longest_stop))
@@ -183,7 +188,7 @@ class Storm:
         return {name: left for name, left in found.items() if left}
 
 
-def build(folder: Path, seed: int) -> Storm:
+def build(folder: Path, seed: int, spare: int) -> Storm:
     """Every process started, none awaited."""
     rng = random.Random(seed)
     model = make_model(folder / "model")
@@ -204,7 +209,7 @@ def build(folder: Path, seed: int) -> Storm:
     prompts = [[rng.randrange(3, 320) for _ in range(rng.randint(40, 400))] for _ in range(PROMPTS)]
     for node in (*prefill, *decode):
         node.start()
-    return Storm(rng, random.Random(seed), prefill, decode, proxies, prompts)
+    return Storm(rng, random.Random(seed), prefill, decode, proxies, prompts, spare)
 
 
 async def run(storm: Storm, minutes: float, longest_stop: float) -> None:
@@ -216,6 +221,7 @@ async def run(storm: Storm, minutes: float, longest_stop: float) -> None:
             references.append(await storm.ask(http, storm.decode[0], index, 60))
         storm.right = [json.loads(answer) for answer in references]
         clients = [asyncio.create_task(storm.client(http)) for _ in range(OPEN)]
+        watch = HealthWatch((*storm.prefill, *storm.decode), storm.starved)
         for proxy in storm.proxies:
             proxy.evil = True
         end = time.monotonic() + 60 * minutes
@@ -226,6 +232,9 @@ async def run(storm: Storm, minutes: float, longest_stop: float) -> None:
             proxy.evil = False
         storm.over = True
         await asyncio.gather(*clients)
+    storm.outcomes["health: true"], lies = await asyncio.to_thread(watch.close)
+    storm.outcomes["health: a lie"] = len(lies)
+    storm.complaints += lies
 
 
 def report(storm: Storm, before: dict[str, tuple[float, int, float]]) -> list[str]:
@@ -258,8 +267,12 @@ def survivors(storm: Storm, before: dict[str, tuple[float, int, float]]) -> list
 
 def broken_promises(storm: Storm, before: dict[str, tuple[float, int, float]], recovery_s: float) -> list[str]:
     """Empty where all hold."""
-    found = [f"{storm.outcomes[kind]} requests: {kind}" for kind in ("wrong", "no answer") if storm.outcomes[kind]]
-    total = sum(storm.outcomes.values())
+    found = [
+        f"{storm.outcomes[kind]} requests: {kind}"
+        for kind in ("wrong", "no answer", "health: a lie")
+        if storm.outcomes[kind]
+    ]
+    total = sum(count for kind, count in storm.outcomes.items() if not kind.startswith("health"))
     if storm.outcomes["failed"] > total / 100:
         found.append(f"{storm.outcomes['failed']} of {total} requests failed although their decode engine lived")
     for fault in storm.faults:
@@ -284,9 +297,10 @@ def main() -> int:
         default=5.0,
         help="seconds without any answer after a prefill engine's death; more where the machine has other work",
     )
+    parser.add_argument("--spare", type=int, choices=(0, 1, 2), default=0, help="engines of each role never killed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
-        storm = build(Path(name), options.seed)
+        storm = build(Path(name), options.seed, options.spare)
         nodes = (*storm.prefill, *storm.decode)
         try:
             for node in nodes:

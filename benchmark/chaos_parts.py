@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,6 +165,56 @@ class Process:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
                 self.send(signal.SIGKILL)
+
+
+class HealthWatch:
+    """Asks every engine's /health once a second, and remembers what was not true.
+
+    Only engines that nothing was done to for `CALM_S` are judged: what a fault leaves behind may show that long.
+    """
+
+    CALM_S = 5.0
+
+    def __init__(self, nodes: Sequence[Process], starved: set[str]) -> None:
+        self._nodes, self._starved = nodes, starved
+        self._over = threading.Event()
+        self._true = 0
+        self._lies: list[str] = []
+        self._quiet_since = {node.name: time.monotonic() for node in nodes}
+        self._threads = [threading.Thread(target=self._watch, args=(node,), daemon=True) for node in nodes]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> tuple[int, list[str]]:
+        """(answers that were true, the others)."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(30)
+        return self._true, self._lies
+
+    def _watch(self, node: Process) -> None:
+        while not self._over.wait(1.0):
+            if not self._calm(node):
+                continue
+            said = self._said(node)
+            if not self._calm(node):
+                continue
+            if said == "200":
+                self._true += 1
+            else:
+                self._lies.append(f"{node.name}: nothing is wrong with it, but /health: {said}")
+
+    def _calm(self, node: Process) -> bool:
+        now = time.monotonic()
+        if not node.up or node.name in self._starved:
+            self._quiet_since[node.name] = now
+        return now - max(self._quiet_since[node.name], node.back_at) > self.CALM_S
+
+    def _said(self, node: Process) -> str:
+        try:
+            return str(httpx.get(f"{node.url}/health", timeout=10).status_code)
+        except httpx.HTTPError as error:
+            return type(error).__name__
 
 
 class Proxy:
