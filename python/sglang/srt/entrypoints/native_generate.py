@@ -154,6 +154,7 @@ async def _prompts(body: GenerateBody, front: Front) -> tuple[list[tuple[int, ..
 
 
 def _wanted(body: GenerateBody, ids: tuple[int, ...], params: NativeSampling, front: Front, param: str) -> Wanted:
+    params.check()
     asked = DEFAULT_NEW_TOKENS if params.max_new_tokens is None else params.max_new_tokens
     silent = asked == 0
     room = fit(len(ids), asked or 1, front.context, param=param, asked_param="max_new_tokens", clip=True)

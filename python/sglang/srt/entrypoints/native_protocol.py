@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from sglang.srt.entrypoints.sampling_fields import MAX_TOP_LOGPROBS, Body, SamplingFields, TokenIds, refuse
 from sglang.srt.errors import RequestError
@@ -20,11 +20,26 @@ _UNSUPPORTED = (
 
 
 class NativeSampling(SamplingFields):
-    """`sampling_params` of /generate."""
+    """`sampling_params` of /generate. Unlike a body's fields, an unknown one is refused: a misspelt limit must not vanish."""
+
+    model_config = ConfigDict(extra="forbid")
 
     max_new_tokens: int | None = Field(default=None, ge=0)
     min_new_tokens: int = Field(default=0, ge=0)
     sampling_seed: int | None = None
+    spaces_between_special_tokens: bool = True
+    stream_interval: int | None = None
+    custom_params: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raises RequestError for what SGLang has and this engine has not."""
+        refuse(
+            (
+                ("spaces_between_special_tokens", self.spaces_between_special_tokens, (True,)),
+                ("stream_interval", self.stream_interval, ()),
+                ("custom_params", self.custom_params, ({},)),
+            )
+        )
 
 
 class GenerateBody(Body):
