@@ -92,6 +92,17 @@ def test_a_named_tool_ends_with_stop_as_openai_s_does(client: openai.OpenAI, say
         assert chunks[-1].choices[0].finish_reason == reason
 
 
+def test_a_forced_call_that_is_cut_off_is_never_text(client: openai.OpenAI, say: Say) -> None:
+    options = {"model": "smol", "messages": USER, "tools": TOOLS, "tool_choice": "required", "max_tokens": 200}
+    whole = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
+    for cut in range(1, len(whole) + 1, 3):
+        say(whole[:cut], end=True)
+        message = client.chat.completions.create(**options).choices[0].message
+        assert not message.content
+        begun = cut > whole.index('{"city"')
+        assert [call.function.name for call in message.tool_calls or ()] == ["weather"] * begun
+
+
 def test_a_strict_tool_is_kept_to_unasked(client: openai.OpenAI, live: LiveFront) -> None:
     strict = {**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}
     options = {"model": "smol", "messages": USER, "max_tokens": 1}

@@ -9,7 +9,7 @@ from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.entrypoints.openai.protocol import ChatBody
 from sglang.srt.entrypoints.openai.tools import NamedTool
 from sglang.srt.entrypoints.parsers.base import Parser, PlainText
-from sglang.srt.entrypoints.parsers.chain import ChainedParser
+from sglang.srt.entrypoints.parsers.chain import CallsOnly, ChainedParser
 from sglang.srt.entrypoints.parsers.constraints import forced_calls, strict_calls
 from sglang.srt.entrypoints.parsers.reasoning import CLOSE, OPEN
 from sglang.srt.entrypoints.parsers.registry import ReasoningState, reasoning_parser, reasoning_state, tool_parser
@@ -39,6 +39,8 @@ class ChatParsing(msgspec.Struct, frozen=True, kw_only=True):
     def parser(self) -> Parser:
         """A parser of one output."""
         calls = tool_parser(self.tool_calls, self.tools) if self.tool_calls else PlainText()
+        if self.forced:
+            calls = CallsOnly(calls)
         if not self.reasoning:
             return calls
         return ChainedParser(reasoning_parser(self.reasoning, inside=self.state == "inside"), calls)

@@ -1,4 +1,4 @@
-"""Reasoning first, tool calls in what is left."""
+"""Reasoning first, tool calls in what is left; and calls alone."""
 
 from sglang.srt.entrypoints.parsers.base import Event, Parser, Text
 
@@ -21,3 +21,20 @@ class ChainedParser:
         for event in events:
             found += self._second.push(event.text) if isinstance(event, Text) else [event]
         return found
+
+
+class CallsOnly:
+    """A Parser of an output whose grammar allows nothing but calls: one cut off before its name is known is no text."""
+
+    def __init__(self, calls: Parser) -> None:
+        self._calls = calls
+
+    def push(self, text: str) -> list[Event]:
+        return self._without_text(self._calls.push(text))
+
+    def finish(self) -> list[Event]:
+        return self._without_text(self._calls.finish())
+
+    @staticmethod
+    def _without_text(events: list[Event]) -> list[Event]:
+        return [event for event in events if not isinstance(event, Text)]
