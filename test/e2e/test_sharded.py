@@ -3,14 +3,49 @@
 Byte-exact pages and exact weights: test/srt/disaggregation/messenger/test_sharded_pools.py.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from sglang.srt.config.model_moe import MoESpec
+from sglang.srt.layers.moe import router
+from sglang.srt.layers.moe.router import Choice
+from support.driver import Driver, Request
 from support.engines import Engine
-from support.sharded import FLAGS, answers, assert_equal, check_pairs, prompts, tiny_model
+from support.sharded import FLAGS, SEEDS, answers, assert_equal, check_pairs, prompts, tiny_model
 
+Chooser = Callable[[torch.Tensor, MoESpec, torch.Tensor | None], Choice]
 SHARED = "--tp 2 --dp 2 --enable-dp-attention --ep-size 2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["qwen3-coder", "deepseek-r1"])
+def test_no_prompt_hangs_on_rounding(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Router scores moved by more than a batch moves them choose the same experts for every token."""
+    noise = torch.Generator().manual_seed(0)
+    seen: list[int] = []
+
+    def watched(choose: Chooser) -> Chooser:
+        def chosen(logits: torch.Tensor, spec: MoESpec, correction: torch.Tensor | None) -> Choice:
+            experts, weights = choose(logits, spec, correction)
+            for _ in range(16):
+                moved = logits + 3e-6 * (2 * torch.rand(logits.shape, generator=noise) - 1)
+                again = choose(moved, spec, correction)[0]
+                assert torch.equal(again.sort(dim=-1).values, experts.sort(dim=-1).values), "two experts are as near"
+            seen.append(len(logits))
+            return experts, weights
+
+        return chosen
+
+    for routing, choose in list(router._CHOOSERS.items()):
+        monkeypatch.setitem(router._CHOOSERS, routing, watched(choose))
+    driver = Driver(tiny_model(kind, tmp_path), page_size=4, pages=16_000)
+    for seed in SEEDS:
+        for prompt in prompts(seed):
+            driver.run([Request(prompt, 6)], chunk=128)
+    assert sum(seen) > 48 * 60
 
 
 def test_one_rank_to_two_and_two_to_one(tmp_path: Path) -> None:
@@ -59,7 +94,7 @@ def test_pools_of_two_ranks_through_mapped_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [pytest.param("qwen3-coder", marks=pytest.mark.slow), "deepseek-r1"])
 def test_replicas_that_share_experts_answer_as_one_rank(kind: str, tmp_path: Path) -> None:
     """One prompt after the other keeps one replica busy and the other idle; then all at once, on both."""
-    model, asked = tiny_model(kind, tmp_path), prompts(7)
+    model, asked = tiny_model(kind, tmp_path), prompts(SEEDS[0])
     with Engine(*FLAGS, *SHARED.split(), model=model) as engine, Engine(*FLAGS, model=model) as alone:
         expected = answers(alone.wait_ready(), asked)
         engine.wait_ready()

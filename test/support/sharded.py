@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sglang.tools.tiny.shapes import TINY
 from sglang.tools.tiny.write import write_tiny
-from support.engines import Engine, free_range
+from support.engines import Engine
+from support.ports import free_range
 
 REQUESTS = 16
 FLAGS = (
@@ -24,6 +25,16 @@ def tiny_model(kind: str, folder: Path) -> Path:
     """A random checkpoint of one of make_tiny's kinds."""
     write_tiny(TINY[kind], folder, seed=0)
     return folder
+
+
+SEEDS = (1, 2, 3)
+"""Of prompts whose answers do not hang on rounding.
+
+Which batch a token is computed in moves its router's scores by some 1e-7. Where two experts are as near as that, the
+batch decides which of them is asked: a prompt of seed 0 has such a token (deepseek-r1, 1.2e-7 between two experts), and
+one rank alone answers it with log probabilities that differ by 2e-3 from batch to batch; all others differ by 6e-6.
+test/e2e/test_sharded.py: test_no_prompt_hangs_on_rounding says that these have none.
+"""
 
 
 def prompts(seed: int) -> list[list[int]]:
@@ -50,7 +61,8 @@ def assert_equal(mine: Sequence[Answer], theirs: Sequence[Answer], what: str) ->
     """The same tokens; logprobs as near as float32 sums in another order can be."""
     for index, (found, expected) in enumerate(zip(mine, theirs, strict=True)):
         assert found[0] == expected[0], f"{what}: request {index}"
-        assert max(abs(a - b) for a, b in zip(found[1], expected[1], strict=True)) < 1e-3, f"{what}: request {index}"
+        apart = max(abs(a - b) for a, b in zip(found[1], expected[1], strict=True))
+        assert apart < 1e-3, f"{what}: request {index}: log probabilities {apart} apart: {found[1]}, {expected[1]}"
 
 
 @contextmanager
@@ -87,18 +99,18 @@ def check_pairs(model: Path, prefill: Sequence[str], decode: Sequence[str], rank
     """
     ports = [free_range(replicas_of(size)) for size in prefill]
     peers = [f"127.0.0.1:{port}-{port + replicas_of(size) - 1}" for port, size in zip(ports, prefill, strict=True)]
-    asked = {seed: prompts(seed) for seed in range(len(prefill))}
+    asked = {seed: prompts(seed) for seed in SEEDS[: len(prefill)]}
     with decode_engines(model, decode, peers) as engines:
         with Engine(*FLAGS, model=model) as unified:
             unified.wait_ready()
             expected = {seed: answers(unified, found) for seed, found in asked.items()}
         for engine in engines:
             engine.wait_ready()
-        for seed, (size, port) in enumerate(zip(prefill, ports, strict=True)):
+        for seed, size, port, count in zip(asked, prefill, ports, ranks, strict=True):
             with prefill_engine(model, port, size) as source:
                 source.wait_ready()
                 for engine, name in zip(engines, decode, strict=True):
-                    _check_pair(source, engine, asked[seed], expected[seed], ranks[seed], f"P {size} -> D {name}")
+                    _check_pair(source, engine, asked[seed], expected[seed], count, f"P {size} -> D {name}")
 
 
 def _check_pair(
