@@ -240,6 +240,19 @@ def test_heartbeats_of_another_incarnation_do_not_keep_a_peer_alive() -> None:
     assert role.gauges()["num_usable_prefill_engines"] == 0
 
 
+def test_an_engine_that_hung_up_is_lost_before_it_is_silent() -> None:
+    """Its request goes to the other at once, not when heartbeats have been missed."""
+    sim = cluster(prefills=2, heartbeat_s=100.0)
+    answers = [sim.ask("d0", str(i), PROMPT[i:], 3) for i in range(2)]
+    until(sim, lambda: sim.engines["d0"].scheduler.role.gauges()["num_transfer_slots_used"] == 2)
+    killed_at = sim.clock.now()
+    sim.kill("p0")
+    sim.hang_up("p0")
+    sim.run()
+    assert sim.clock.now() - killed_at < 5
+    assert [answer.tokens for answer in answers] == [expected_tokens(PROMPT[i:], 3) for i in range(2)]
+
+
 def test_a_request_whose_only_peer_died_after_a_first_try_is_refused_in_time() -> None:
     sim = cluster(wait_s=2.0)
     answer = sim.ask("d0", "0", PROMPT, 3)

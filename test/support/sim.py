@@ -171,6 +171,7 @@ class MemoryLink:
     ) -> None:
         """`late`: whether the next message is still on its way."""
         self.late = late
+        self.hung: list[str] = []
         self.name = name
         self.mail = mail
         self.cut = cut
@@ -192,6 +193,10 @@ class MemoryLink:
             while to == self.name and box and not self.late():
                 found.append((sender, box.popleft()))
         return found
+
+    def hung_up(self) -> list[str]:
+        hung, self.hung = self.hung, []
+        return hung
 
     def close(self) -> None:
         self.cut.add(self.name)
@@ -243,6 +248,8 @@ class Sim:
         self.network = LoopbackNetwork(seed, faults)
         self.mail: dict[tuple[str, str], deque[object]] = {}
         self.cut: set[str] = set()
+        self.diallers: dict[str, tuple[MemoryLink, tuple[str, ...]]] = {}
+        """Decode engines' links and whom they dial."""
         self.engines: dict[str, Engine] = {}
         self.answers: dict[str, Answer] = {}
         self.settings = settings or RoleSettings(local_tokens=0)
@@ -288,7 +295,8 @@ class Sim:
             return UnifiedRole()
         incarnation = self.random.getrandbits(60)
         if mode == "decode":
-            link: MemoryLink = MemoryLink(name, self.mail, self.cut, self._late)
+            link = MemoryLink(name, self.mail, self.cut, self._late)
+            self.diallers[name] = link, peers
             return DecodeRole(
                 messenger=messenger,
                 link=link,
@@ -319,10 +327,17 @@ class Sim:
         return answer
 
     def kill(self, name: str) -> None:
-        """SIGKILL: it neither sends nor receives any more."""
+        """SIGKILL: it neither sends nor receives. Those who dialled it learn so, or have only its silence."""
         self.cut.add(name)
         self.network.dead.add(name)
         del self.engines[name]
+        if self.random.random() < 0.5:
+            self.hang_up(name)
+
+    def hang_up(self, name: str) -> None:
+        """Every decode engine that dials `name` learns that its connection ended and that it takes no other."""
+        for link, peers in self.diallers.values():
+            link.hung += [name] * (name in peers)
 
     def turn(self) -> None:
         """One random event somewhere."""

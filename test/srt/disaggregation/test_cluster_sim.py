@@ -165,6 +165,25 @@ def test_a_prefill_engine_that_freezes_and_thaws_writes_nothing_into_reused_page
 
 @settings(max_examples=20, deadline=None)
 @given(seed=SEEDS, patience=st.integers(0, 300))
+def test_a_prefill_engine_taken_for_dead_costs_no_request_and_is_used_again(seed: int, patience: int) -> None:
+    """Its connections ended and the next dial failed, and yet it lives and goes on writing."""
+    sim = cluster(seed, prefills=2, pages=40, faults=Faults(delay=0.3))
+    loads = load(sim, seed, 12)
+    for _ in range(patience):
+        sim.turn()
+    sim.hang_up("p0")
+    sim.run(60_000)
+    check(sim, loads)
+    sim.check_empty()
+    sim.clock.advance(1.0)
+    for _ in range(100):
+        sim.turn()
+    usable = [sim.engines[name].scheduler.role.gauges()["num_usable_prefill_engines"] for name in ("d0", "d1")]
+    assert usable == [2, 2]
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS, patience=st.integers(0, 300))
 def test_a_killed_decode_engine_leaves_nothing_on_the_prefill_engine(seed: int, patience: int) -> None:
     sim = cluster(seed, faults=Faults(delay=0.3))
     load(sim, seed, 12)

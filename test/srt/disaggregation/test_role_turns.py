@@ -125,6 +125,9 @@ class Wire:
         frames, self.coming = self.coming, deque()
         return [("peer", self._codec.decode(frame)) for frame in frames]
 
+    def hung_up(self) -> list[str]:
+        return []
+
     def counters(self) -> dict[str, float]:
         return {}
 

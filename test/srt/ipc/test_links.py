@@ -1,8 +1,10 @@
 """Channels and control links over real sockets: order, loss of a peer, restarts, hostile frames, flooding."""
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,61 @@ def test_a_restarted_dialler_takes_over_its_name(links: Links) -> None:
     until(lambda: links.listen.send("host:1", Drained(transfer=9, generation=0, broken=False)))
     assert until(second.poll) == [("p", Drained(transfer=9, generation=0, broken=False))]
     second.close()
+
+
+def test_a_listener_that_is_gone_has_hung_up_once_and_wakes_the_waiter(links: Links) -> None:
+    dial = links.dial()
+    until(lambda: dial.send("p", Heartbeat(incarnation=1, sequence=1)))
+    until(links.listen.poll)
+    waiter = ZmqWaiter(dial.sockets)
+    links.listen.close()
+    hung_up: list[str] = []
+    for _ in range(100):
+        waiter.wait(5.0)
+        dial.poll()
+        hung_up += dial.hung_up()
+        if hung_up:
+            break
+    assert hung_up == ["p"]
+    links.listen = links.listener()
+    until(lambda: dial.poll() or dial.send("p", Heartbeat(incarnation=1, sequence=2)))
+    assert dial.hung_up() == [], "said once"
+    until(links.listen.poll)
+    dial.close()
+
+
+def test_a_connection_that_ends_while_its_listener_lives_is_dialled_again_and_nobody_hung_up(links: Links) -> None:
+    """A relay cuts it, and takes the next one: as a firewall, or a network that came back."""
+    with socket.create_server(("127.0.0.1", 0)) as relay:
+        relay.settimeout(10)
+        address = f"tcp://127.0.0.1:{relay.getsockname()[1]}"
+        dial: DialLink[ToDecode, ToPrefill] = DialLink(
+            {"p": address}, identity="d:1", incoming=DECODE, outgoing=PREFILL
+        )
+        for _ in range(3):
+            with relay.accept()[0] as near, socket.create_connection(("127.0.0.1", links.port)) as far:
+                join(near, far)
+                until(lambda: dial.poll() or dial.send("p", Heartbeat(incarnation=1, sequence=1)))
+                until(links.listen.poll)
+                near.shutdown(socket.SHUT_RDWR)  # a thread reads from it, so that closing alone would not end it
+        near, _ = relay.accept()
+        dial.poll()
+        assert dial.hung_up() == []
+        near.close()  # without a handshake
+        until(lambda: dial.poll() or dial.hung_up() == ["p"])
+        dial.close()
+
+
+def join(one: socket.socket, other: socket.socket) -> None:
+    """Copy bytes both ways until either end closes."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(4096):
+                target.sendall(data)
+
+    for pair in ((one, other), (other, one)):
+        threading.Thread(target=copy, args=pair, daemon=True).start()
 
 
 def test_hostile_frames_are_counted_and_dropped(links: Links) -> None:

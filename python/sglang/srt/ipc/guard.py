@@ -1,6 +1,8 @@
-"""Who may open a control connection: answers to ZeroMQ's authentication questions, and a count of those turned away."""
+"""Who may open a control connection, and which end: answers to ZeroMQ's authentication questions, and what it tells of
+connections.
+"""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import zmq
 from zmq.utils import z85
@@ -42,29 +44,48 @@ class AllowList:
         self.socket.close()
 
 
-class HandshakeCount:
-    """Counts connections that failed to shake hands: no key, a wrong one, another mechanism, or noise."""
+ENDED = zmq.EVENT_DISCONNECTED
+UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
+NOT_TAKEN = zmq.EVENT_CLOSED | FAILURES
+"""A dial that came to nothing: refused, or closed before hands were shaken (a proxy whose engine is gone)."""
 
-    def __init__(self, sockets: "Sequence[zmq.Socket[bytes]]") -> None:
-        self._sockets = sockets
-        self._monitors = [socket.get_monitor_socket(FAILURES) for socket in sockets]
+
+class ConnectionEvents:
+    """What ZeroMQ tells of one socket's connections: handshakes that failed, and a dialled peer that hung up.
+
+    A connection may end although its peer lives; ZeroMQ dials again at once. Only where that comes to nothing, too,
+    has the peer hung up. One that is stopped or slow keeps its connection, for the kernel keeps it.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        """Before `socket` binds or connects. `monitor` is readable when poll() has something to see."""
+        self._socket = socket
+        self.monitor = socket.get_monitor_socket(ENDED | UP | NOT_TAKEN)
         self.refused = 0
+        self._up = self._ended = False
 
-    def poll(self) -> None:
-        """Count what happened since the last call."""
-        for monitor in self._monitors:
-            while True:
-                try:
-                    frames = monitor.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                if parse_monitor_message(frames)["event"] & FAILURES:
-                    self.refused += 1
+    def poll(self) -> bool:
+        """See what happened since the last call; whether the dialled peer has hung up."""
+        hung_up = False
+        while True:
+            try:
+                frames = self.monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return hung_up
+            hung_up |= self._see(int(parse_monitor_message(frames)["event"]))
+
+    def _see(self, event: int) -> bool:
+        self.refused += bool(event & FAILURES)
+        if event & UP:
+            self._up, self._ended = True, False
+        elif event & ENDED and self._up:
+            self._up, self._ended = False, True
+        elif event & NOT_TAKEN and self._ended:
+            self._ended = False
+            return True
+        return False
 
     def close(self) -> None:
-        """Before the watched sockets are closed."""
-        for socket in self._sockets:
-            socket.disable_monitor()
-        for monitor in self._monitors:
-            monitor.close(0)
-        self._monitors = []
+        """Before the watched socket is closed."""
+        self._socket.disable_monitor()
+        self.monitor.close(0)

@@ -10,7 +10,7 @@ import zmq
 
 from sglang.srt.errors import ConfigError, WireError
 from sglang.srt.ipc.curve import ClientKeys, ServerKeys
-from sglang.srt.ipc.guard import AllowList, HandshakeCount
+from sglang.srt.ipc.guard import AllowList, ConnectionEvents
 from sglang.srt.messages.codec import Codec
 
 In = TypeVar("In")
@@ -66,7 +66,7 @@ class ListenLink(Generic[In, Out]):
             self.socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
             self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"control")
-        self._handshakes = HandshakeCount([self.socket])
+        self._events = ConnectionEvents(self.socket)
         # A restarted engine dials under its old name while the dead connection still exists.
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         # Without this, a message for a peer that is gone would be dropped in silence.
@@ -96,7 +96,7 @@ class ListenLink(Generic[In, Out]):
     def poll(self) -> list[tuple[str, In]]:
         if self._guard is not None:
             self._guard.poll()
-        self._handshakes.poll()
+        self._events.poll()
         messages: list[tuple[str, In]] = []
         for _ in range(BURST):
             try:
@@ -119,12 +119,12 @@ class ListenLink(Generic[In, Out]):
             return None
 
     def counters(self) -> dict[str, float]:
-        refused = self._handshakes.refused
+        refused = self._events.refused
         return {"control_frames_malformed_total": self.malformed, "control_handshakes_refused_total": refused}
 
     def close(self) -> None:
         if not self.socket.closed:
-            self._handshakes.close()
+            self._events.close()
             self.socket.close()
             if self._guard is not None:
                 self._guard.close()
@@ -161,7 +161,8 @@ class DialLink(Generic[In, Out]):
                 socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
                 socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
                 socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
-        self._handshakes = HandshakeCount(list(self._sockets.values()))
+        self._events = {name: ConnectionEvents(socket) for name, socket in self._sockets.items()}
+        self._hung_up: list[str] = []
         for name, address in addresses.items():
             try:
                 self._sockets[name].connect(address)
@@ -172,7 +173,7 @@ class DialLink(Generic[In, Out]):
     @property
     def sockets(self) -> list["zmq.Socket[bytes]"]:
         """For a ZmqWaiter."""
-        return list(self._sockets.values())
+        return [*self._sockets.values(), *(events.monitor for events in self._events.values())]
 
     def send(self, peer: str, message: Out) -> bool:
         """Raises WireError for a message that no frame can hold."""
@@ -183,7 +184,7 @@ class DialLink(Generic[In, Out]):
         return True
 
     def poll(self) -> list[tuple[str, In]]:
-        self._handshakes.poll()
+        self._hung_up += [name for name, events in self._events.items() if events.poll()]
         messages: list[tuple[str, In]] = []
         for name, socket in self._sockets.items():
             for _ in range(BURST):
@@ -197,13 +198,18 @@ class DialLink(Generic[In, Out]):
                     self.malformed += 1
         return messages
 
+    def hung_up(self) -> list[str]:
+        names, self._hung_up = self._hung_up, []
+        return names
+
     def counters(self) -> dict[str, float]:
-        refused = self._handshakes.refused
+        refused = sum(events.refused for events in self._events.values())
         return {"control_frames_malformed_total": self.malformed, "control_handshakes_refused_total": refused}
 
     def close(self) -> None:
         if not self._context.closed:
-            self._handshakes.close()
+            for events in self._events.values():
+                events.close()
             for socket in self._sockets.values():
                 socket.close(LAST_WORDS_MS)
             self._context.term()

@@ -14,7 +14,7 @@ from sglang.srt.core.trace import Tracer
 from sglang.srt.disaggregation.handoff.acquaintance import ACQUAINTED, PeerState
 from sglang.srt.disaggregation.handoff.ledger import Inbound, TransferSlots
 from sglang.srt.disaggregation.handoff.states import DestinationEvent, DestinationState
-from sglang.srt.disaggregation.roles.link import PeerLink
+from sglang.srt.disaggregation.roles.link import DialledLink
 from sglang.srt.disaggregation.roles.observations import Observations
 from sglang.srt.disaggregation.roles.peers import Peer, Peers, first_number
 from sglang.srt.disaggregation.roles.routing import Routing
@@ -56,7 +56,7 @@ class DecodeRole(Role):
         self,
         *,
         messenger: KVMessenger,
-        link: PeerLink[ToDecode, ToPrefill],
+        link: DialledLink[ToDecode, ToPrefill],
         layout: ShardLayout,
         peers: tuple[str, ...],
         incarnation: int,
@@ -155,6 +155,9 @@ class DecodeRole(Role):
             self._hear(self._peers[name], message, now)
         for event in self._messenger.poll():
             self._see(event)
+        for peer in (self._peers[name] for name in self._link.hung_up()):
+            if peer.state in ACQUAINTED:
+                self._lose(peer, "it closed the control connection and takes no other")
         for peer in self._peers.tick(now):
             self._lose(peer, f"silent for {now - peer.heard_at:.1f} s")
         for inbound in [i for i in self._live.values() if i.deadline <= now]:

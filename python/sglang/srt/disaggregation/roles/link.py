@@ -24,3 +24,14 @@ class PeerLink(Protocol, Generic[In, Out]):
     def close(self) -> None:
         """Hang up; idempotent."""
         ...
+
+
+class DialledLink(PeerLink[In, Out], Protocol[In, Out]):
+    """A link whose peers were dialled, and are dialled again wherever a connection ends."""
+
+    def hung_up(self) -> list[str]:
+        """Peers, new since the last call, whose connection ended and who did not take the next one.
+
+        What they had said before has been handed out by poll().
+        """
+        ...
