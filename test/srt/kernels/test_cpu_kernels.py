@@ -82,6 +82,26 @@ def test_linear_over_threads(level: str, threads: int) -> None:
     close(found, x.double() @ weight.double().T, scale=256)
 
 
+@every_level
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 7, 33])
+@pytest.mark.parametrize("strips", [1, 2, 3, 16])
+def test_every_strip_is_computed_and_nothing_else(level: str, threads: int, rows: int, strips: int) -> None:
+    """Threads share the strips; each output row has a neighbour that no thread may touch."""
+    outputs, inputs = strips * 64 - 5, 1024
+    weight, x = noise(outputs, inputs), noise(rows, inputs, seed=1)
+    packed, kernels = pack_weight(weight), CpuKernels(level)
+    out = torch.full((rows, outputs + 3), float("nan"), dtype=torch.bfloat16)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    kernels.native.linear(
+        x.data_ptr(), inputs, rows, inputs, packed.data.data_ptr(), outputs, 0, out.data_ptr(), outputs + 3, 0
+    )
+    torch.set_num_threads(before)
+    close(out[:, :outputs], x.double() @ weight.double().T, scale=inputs)
+    assert bool(out[:, outputs:].isnan().all())
+
+
 def test_linear_refuses_what_does_not_fit() -> None:
     weight = pack_weight(noise(8, 16))
     for x in (noise(2, 15), noise(2, 16, dtype=torch.float32)):

@@ -59,7 +59,7 @@ class PagedKernels:
         )
 
     def has_chunks(self, dtype: torch.dtype) -> bool:
-        """Whether `attend` takes rows of several queries of this type: bfloat16 on AVX-512 alone, heads of 32 n."""
+        """Whether `attend` takes rows of several queries of this type: bfloat16 alone, heads of 32 n."""
         return self._native.chunks and dtype is torch.bfloat16
 
     def store(self, pages: torch.Tensor, kv: torch.Tensor, rows: PagedRows) -> None:

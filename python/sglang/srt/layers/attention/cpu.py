@@ -13,7 +13,7 @@ from sglang.srt.layers.attention.base import AttentionBackend, AttentionBatch
 class CpuAttention:
     """An AttentionBackend for GQA pools.
 
-    Rows of one query are its own, and so are chunks where the kernels have them (bfloat16, AVX-512). Any other step
+    Rows of one query are its own, and so are chunks where the kernels have them (bfloat16). Any other step
     with a chunk goes to `chunks` as a whole.
     """
 

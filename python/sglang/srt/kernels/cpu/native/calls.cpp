@@ -16,6 +16,9 @@ constexpr int64_t kWorthThreads = 1 << 15;
 
 constexpr int64_t kChunksPerThread = 8;
 
+// Up to so many rows a product reads its weights at the memory's speed, for which a thread wants one contiguous range.
+constexpr int64_t kFewRows = 32;
+
 // x with its inputs padded by zeros, in memory that all threads may read.
 void pad_inputs(Linear& call) {
   const int64_t inputs = padded(call.inputs, kDepth);
@@ -51,11 +54,13 @@ void pack(const uint16_t* weight, int64_t stride, int64_t outputs, int64_t input
 void call_linear(const Table& table, Linear call) {
   pad_inputs(call);
   const int64_t strips = padded(call.outputs, kStrip) / kStrip;
-  // Taken a few at a time: whoever loses its core to another process for a while then has less to do.
-  const int64_t chunk = std::max<int64_t>(1, strips / (kChunksPerThread * threads()));
-  share(strips, chunk, call.outputs * call.inputs > kWorthThreads, [&](int64_t first, int64_t last) {
+  const bool parallel = call.outputs * call.inputs > kWorthThreads;
+  const auto multiply = [&](int64_t first, int64_t last) {
     table.linear(call, first, last, scratch(table.linear_scratch(call)));
-  });
+  };
+  if (call.rows <= kFewRows) return split(strips, parallel, multiply);
+  // Taken a few at a time: whoever loses its core to another process for a while then has less to do.
+  share(strips, std::max<int64_t>(1, strips / (kChunksPerThread * threads())), parallel, multiply);
 }
 
 void call_norm(const Table& table, const Norm& call) {

@@ -26,7 +26,7 @@ void call_store(const Table& table, const Attend& call, const void* kv, int64_t 
 // Rows of one query each.
 void call_decode(const Table& table, const Attend& call);
 
-// Rows of any number of queries, where the level has `chunk`.
+// Rows of any number of queries.
 void call_chunk(const Table& table, const Attend& call);
 
 }  // namespace cpu_kernels

@@ -37,6 +37,19 @@ INLINE Floats sums(const Floats* v) {
   for (int i = 0; i < 4; i++) b[i] = fold4(a[i], a[i + 4]);
   return fold1(fold2(b[0], b[2]), fold2(b[1], b[3]));
 }
+#elif LANES == 8
+INLINE Floats fold4(Floats a, Floats b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+INLINE Floats fold2(Floats a, Floats b) {
+  return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+}
+INLINE Floats fold1(Floats a, Floats b) {
+  return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14) + __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+INLINE Floats sums(const Floats* v) {
+  return fold1(fold2(fold4(v[0], v[4]), fold4(v[1], v[5])), fold2(fold4(v[2], v[6]), fold4(v[3], v[7])));
+}
 #else
 INLINE Floats sums(const Floats* v) {
   float lanes[LANES];
@@ -128,14 +141,6 @@ INLINE void mix(const KV** at, int64_t plane, int64_t n, const float* p, const f
     }
     for (int g = 0; g < G; g++) save(out + g * padded + d + rest, acc[g]);
   });
-}
-
-INLINE float largest(Floats x) {
-  float lanes[LANES];
-  save(lanes, x);
-  for (int step = LANES / 2; step; step /= 2)
-    for (int i = 0; i < step; i++) lanes[i] = lanes[i] > lanes[i + step] ? lanes[i] : lanes[i + step];
-  return lanes[0];
 }
 
 // The online softmax (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867) of one query head's block.

@@ -1,10 +1,10 @@
 // AVX2 and FMA: x86-64-v3.
 #define LANES 8
-#include "decode.hpp"
+#include "chunk_float.hpp"
 #include "elementwise.hpp"
 #include "linear_vector.hpp"
 
 namespace cpu_kernels {
 const Table kAvx2 = {"avx2", linear_scratch, linear, norm, gate, rotate, argmax, store,
-                     decode_scratch, decode, nullptr, nullptr};
+                     decode_scratch_float, decode_float, chunk_scratch_float, chunk_float};
 }

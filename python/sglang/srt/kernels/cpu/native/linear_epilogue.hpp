@@ -25,8 +25,8 @@ INLINE const uint16_t* strip_of(const Linear& a, int64_t strip, uint16_t* space)
 
 INLINE size_t strip_space(const Linear& a) { return a.scales ? static_cast<size_t>(kStrip * a.inputs) * 2 : 0; }
 
-// sums: [rows][kStrip], of one strip and of the rows from first_row on.
-INLINE void finish(const Linear& a, int64_t strip, int64_t first_row, int64_t rows, const float* sums) {
+// sums: [rows][kStrip], of one strip and of the rows from first_row on. unit: what int8 weights were multiplied in.
+INLINE void finish(const Linear& a, int64_t strip, int64_t first_row, int64_t rows, const float* sums, float unit = 1.0f) {
   const int64_t start = strip * kStrip;
   const int64_t width = least(kStrip, a.outputs - start);
   const uint16_t* bias = a.bias ? a.bias + start : nullptr;
@@ -34,7 +34,7 @@ INLINE void finish(const Linear& a, int64_t strip, int64_t first_row, int64_t ro
     uint16_t* out = a.out + (first_row + r) * a.out_stride + start;
     const float* from = sums + r * kStrip;
     each<uint16_t>(width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
-      const Floats total = a.scales ? load(from + i) * load(a.scales + start + i) : load(from + i);
+      const Floats total = a.scales ? load(from + i) * (load(a.scales + start + i) * unit) : load(from + i);
       put(out + i, bias ? total + get(bias + i) : total);
     });
   }

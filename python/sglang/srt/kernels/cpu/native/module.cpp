@@ -80,7 +80,7 @@ class PagedKernels {
     pages_ = {nullptr, type_of(pages_bfloat16), kv_heads, page_size, dim};
   }
 
-  bool chunks() const { return table_.chunk && pages_.type == Type::kBfloat16 && pages_.dim % 32 == 0; }
+  bool chunks() const { return pages_.type == Type::kBfloat16 && pages_.dim % 32 == 0; }
 
   void store(uint64_t pages, uint64_t kv, int64_t kv_stride, bool bfloat16, uint64_t table, int64_t table_stride,
              uint64_t keys, uint64_t first, uint64_t queries, int64_t rows, int64_t tokens) const {

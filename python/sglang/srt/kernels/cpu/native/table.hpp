@@ -138,7 +138,7 @@ struct Table {
   size_t (*decode_scratch)(const Attend&);
   // A row of one query, KV heads from..to-1.
   void (*decode)(const Attend&, int64_t row, int64_t from, int64_t to, void* scratch);
-  // Rows of several; null at levels that leave them to torch. bfloat16 alone, dimensions a multiple of 32.
+  // Rows of several. bfloat16 alone, dimensions a multiple of 32.
   size_t (*chunk_scratch)(const Attend&);
   void (*chunk)(const Attend&, const Tile&, void* scratch);
 };
