@@ -6,7 +6,7 @@
 A decode step runs rows of equal context through the executor, as the scheduler's loop would. Its limit is the time to
 read the weights or to multiply them, whichever is longer, and the time to read the rows' KV. A prompt's limit is its
 arithmetic: products with the weights (no logits) and causal attention. `--gigabytes` and `--gigaflops` are what the
-machine gives a program of `--threads` threads: measure them (reading memory on huge pages; vdpbf16ps on registers).
+machine gives a program of `--threads` threads: by default what machine_limits.py measured with all cores.
 Times are by the wall clock; on a busy machine read the thread's CPU time beside it, with one thread.
 """
 
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import torch
 
+from peers.limits import of_this_machine
 from sglang.srt.config.model import ModelSpec, read_model_spec
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import RowOpen, StepPlan, StepRow
@@ -177,8 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, nargs="*", default=[], help="pin to these")
     parser.add_argument("--quantization", choices=["none", "w8a16"], default="none")
     parser.add_argument("--attention", choices=["auto", "cpu", "torch_native"], default="auto")
-    parser.add_argument("--gigabytes", type=float, default=52.0, help="a second that the threads read")
-    parser.add_argument("--gigaflops", type=float, default=462.0, help="that they multiply in bfloat16")
+    parser.add_argument("--gigabytes", type=float, help="a second that the threads read")
+    parser.add_argument("--gigaflops", type=float, help="that they multiply")
     parser.add_argument("--profile", action="store_true", help="show torch's and Python's shares of a step")
     args = parser.parse_args(argv)
     if args.cores:
@@ -192,7 +193,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         attention_backend=args.attention, quantization=args.quantization,
     )  # fmt: skip
     runner, pool = build_runner(args.model, spec, options, NullHook())
-    limit = limits(spec, pool, args.gigabytes * 1e9, args.gigaflops * 1e9)
+    limit = limits(
+        spec, pool,
+        args.gigabytes * 1e9 if args.gigabytes else of_this_machine().bytes_per_s,
+        args.gigaflops * 1e9 if args.gigaflops else of_this_machine().flops,
+    )  # fmt: skip
     requests = Requests(runner, pool, spec.vocab_size)
     print(f"{spec.num_layers} layers, {2 * limit.weights / 1e6:.0f} MB of weights, {torch.get_num_threads()} threads")
     for rows in args.rows:

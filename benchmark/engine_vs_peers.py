@@ -10,7 +10,8 @@ its answers cross ZeroMQ), vLLM by LLMEngine.step() in its process, llama.cpp by
 by forward() against a DynamicCache. All are loaded at once; who is not measured is stopped (SIGSTOP). Prefill: one
 prompt, from handing it over to its first token. Decode: a batch of 16 prompts is prefilled, then steps of all rows are
 timed, then of 4 rows, then of 1; prompts and answers are token ids. The order of the contenders changes every round;
-ratios are taken within a round. Results are kept by model and measure under benchmark/results/engine_vs_peers.
+ratios are taken within a round. Results are kept by
+kind of machine, model and measure under benchmark/results/engine_vs_peers.
 """
 
 import argparse
@@ -25,14 +26,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from machine import FIGURES, RESULTS, ROOT, Record, describe, load_all, save
+from machine import FIGURES, ROOT, Record, describe, load_all, results, save
 from peers.contest import Contender, ContenderError, rest
-from peers.limits import Limits, read_shape
+from peers.limits import of_this_machine, read_shape
 from peers.models import write_gguf, write_qwen3_shape
 from peers.tables import draw, render
 from peers.venvs import PEERS, PLACE, find, set_up
 
-FOLDER = RESULTS / "engine_vs_peers"
+FOLDER = results("engine_vs_peers")
 MODELS = {
     "qwen3-0.6b-shape": ROOT / "models" / "qwen3-0.6b-shape",
     "smollm2": ROOT / "models" / "SmolLM2-135M-Instruct",
@@ -190,9 +191,10 @@ def report() -> None:
     if not records:
         say("nothing has been measured")
         return
+    limits = of_this_machine()
     for record in records:
-        print(f"\n### {record['model']}, {record['measure']}\n\n{render(record, Limits())}")
-    draw(records, Limits(), FIGURES / "engine_vs_peers.png")
+        print(f"\n### {record['model']}, {record['measure']}\n\n{render(record, limits)}")
+    draw(records, limits, FIGURES / "engine_vs_peers.png")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from machine import FIGURES, RESULTS, ROOT, Record, describe, load_all, machine_line, markdown, save
+from machine import FIGURES, ROOT, Record, describe, load_all, machine_line, markdown, results, save
 from pd.points import prompts_of
 from pd.setups import Shape
 from sglang.bench.client import BenchClient
@@ -34,7 +34,7 @@ from sglang.bench.tokenizer import load_tokenizer
 from sglang.cluster.cluster import Cluster
 from sglang.cluster.recipe import Recipe, build_recipe
 
-FOLDER = RESULTS / "layerwise"
+FOLDER = results("layerwise")
 INSIDE = "SGLANG_LAYERWISE_INSIDE"
 """Set in the process that runs in the namespace."""
 WAYS = ("layerwise", "after-forward")

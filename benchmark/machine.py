@@ -35,6 +35,16 @@ def describe() -> dict[str, str]:
     }
 
 
+def name_of(machine: dict[str, str]) -> str:
+    """A folder's name for machines of the same kind: figures of two kinds never meet in one table."""
+    return f"{machine['cpu']} {machine['family']} {machine['cores']}c".lower().replace("/", "-").replace(" ", "-")
+
+
+def results(question: str) -> Path:
+    """Where the records of a question lie that were measured on this kind of machine."""
+    return RESULTS / question / name_of(describe())
+
+
 def machine_line(machine: dict[str, str]) -> str:
     """A description in one line."""
     kept = "commit {commit}, load {load}".format(**machine)

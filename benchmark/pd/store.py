@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from machine import RESULTS, Record, describe, load, load_all, save
+from machine import Record, describe, load, load_all, results, save
 from pd.points import Point
 from pd.setups import Setup, Shape
 
-FOLDER = RESULTS / "disagg_vs_mixed"
+FOLDER = results("disagg_vs_mixed")
 SWEEP = "sweep"
 """The load of the chunk sweep: the middle rate of a shape, for fewer seconds than the points that are compared."""
 

@@ -5,15 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from machine import Record, load, results
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of two threads on the machine of docs/performance.md (EPYC Genoa, 2 vCPU): what the best own loop reached."""
+    """What the best loop of machine_limits.py reached with all cores."""
 
-    bytes_per_s: float = 52e9
+    bytes_per_s: float
     """Reading memory."""
-    flops: float = 462e9
-    """bfloat16 products, a multiplication and an addition counted as two."""
+    flops: float
+    """Products of the widest kind that takes bfloat16, a multiplication and an addition counted as two."""
+
+
+def of_this_machine() -> Limits:
+    """As they were measured. Raises FileNotFoundError where machine_limits.py has not run on this kind of machine."""
+    record: Record = load(results("limits") / "limits.json")
+    return Limits(record["bytes_per_s"], record["flops"])
 
 
 @dataclass(frozen=True, slots=True)
