@@ -42,7 +42,7 @@ class Pair:
 
     def __init__(self, fails_at: int = -1) -> None:
         memory = lockstep_memory(2)
-        ends = [Lockstep(memory, rank, 2) for rank in range(2)]
+        self.ends = ends = [Lockstep(memory, rank, 2) for rank in range(2)]
         self.executors = [Executor(ends[0], fails_at), Executor(ends[1])]
         self.workers = [LockstepWorker(e, end, threads=1) for e, end in zip(self.executors, ends, strict=True)]
 
@@ -109,4 +109,17 @@ def test_a_failure_is_told_with_its_traceback_and_the_other_says_whose_fault_it_
         pair.take(0, 1)
     with pytest.raises(EngineError, match="another replica gave up, or died; its own log says why"):
         pair.take(1, 1)
+    pair.close()
+
+
+def test_rounds_that_are_given_up_between_two_end_an_idle_worker_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the HTTP process gives up the rounds of a replica that was killed: no step can run here any more."""
+    monkeypatch.setattr(module, "BLAME_S", 0.1)
+    pair = Pair()
+    pair.workers[0].submit(StepPlan(step_id=0, rows=ROWS))
+    assert pair.take(0, 1) == [0]
+    pair.ends[0].give_up()
+    for rank in range(2):
+        with pytest.raises(EngineError, match="another replica gave up, or died"):
+            pair.take(rank, 1)
     pair.close()

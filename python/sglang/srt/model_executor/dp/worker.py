@@ -5,6 +5,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -111,14 +112,18 @@ class LockstepWorker:
         """The thread. Whatever goes wrong in it belongs to poll's caller, so nothing may escape."""
         try:
             prepare_thread(self._threads, self._cores)
-            while self._lockstep.rounds.join():
-                self._round()
-        except _shm.Aborted:
+            self._rounds()
             if not self._stopping.wait(BLAME_S):
                 self._results.fail("another replica gave up, or died; its own log says why")
         except BaseException:  # noqa: BLE001
             self._results.fail(traceback.format_exc())
             self._lockstep.give_up()
+
+    def _rounds(self) -> None:
+        """Join every round until there are no more: all have left, or one gave up, in a round or between two."""
+        with suppress(_shm.Aborted):
+            while self._lockstep.rounds.join():
+                self._round()
 
     def _take(self) -> StepPlan | Callable[[], object] | None:
         """What to do in this round; what else waits gets a round of its own. At the end, what waits is dropped."""
