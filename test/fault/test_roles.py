@@ -253,6 +253,26 @@ def test_an_engine_that_hung_up_is_lost_before_it_is_silent() -> None:
     assert [answer.tokens for answer in answers] == [expected_tokens(PROMPT[i:], 3) for i in range(2)]
 
 
+def test_a_decode_engine_told_to_end_waits_for_no_prefill_engine_that_is_not_there() -> None:
+    """What runs is finished; what waits, or comes back from a lost transfer, is refused with a hint, and at once."""
+    sim = cluster(wait_s=1000.0, heartbeat_s=1000.0)
+    runs = sim.ask("d0", "0", PROMPT, 60)
+    until(sim, lambda: runs.tokens)
+    sim.kill("p0")
+    sim.hang_up("p0")
+    waits = sim.ask("d0", "1", PROMPT[::-1], 3)
+    for _ in range(50):
+        sim.turn()
+    assert not waits.over and len(runs.tokens) < 60
+    told_at = sim.clock.now()
+    sim.engines["d0"].to.append(Shutdown(drain=True))
+    until(sim, lambda: waits.over)
+    assert waits.refused is not None and waits.refused.status == 503 and waits.refused.retry_after_s
+    assert "shutting down" in waits.refused.message and sim.clock.now() - told_at < 1
+    until(sim, lambda: "d0" not in sim.engines)
+    assert runs.tokens == expected_tokens(PROMPT, 60)
+
+
 def test_a_request_whose_only_peer_died_after_a_first_try_is_refused_in_time() -> None:
     sim = cluster(wait_s=2.0)
     answer = sim.ask("d0", "0", PROMPT, 3)

@@ -47,7 +47,8 @@ RETRY_PAUSE_S = 0.05
 class DecodeRole(Role):
     """The decode side of every transfer, in the scheduler's thread.
 
-    Told to leave, it finishes what it owns first, and still needs its prefill engines for that.
+    Told to leave, it finishes what it owns first, and still needs its prefill engines for that; it does not wait for one
+    that is not there.
     """
 
     name = "decode"
@@ -84,6 +85,9 @@ class DecodeRole(Role):
 
     def attach(self, desk: Desk) -> None:
         self._desk = desk
+
+    def leave(self) -> None:
+        self._routing.leave()
 
     # --- routing and asking ---
 

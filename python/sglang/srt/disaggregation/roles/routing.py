@@ -29,6 +29,11 @@ class Routing:
         self._peers = peers
         self._settings = settings
         self._troubles: dict[Request, Trouble] = {}
+        self._leaving = False
+
+    def leave(self) -> None:
+        """This engine is told to end: it hopes for no prefill engine that is not there."""
+        self._leaving = True
 
     def choose(self, request: Request, now: float) -> Peer | None:
         """The prefill engine to ask now."""
@@ -58,7 +63,8 @@ class Routing:
             return True
         if trouble.stranded_since is None:
             trouble.stranded_since = now
-        return bool(possible) and now - trouble.stranded_since < self._settings.wait_s
+        patience = 0.0 if self._leaving else self._settings.wait_s
+        return bool(possible) and now - trouble.stranded_since < patience
 
     def failed(self, request: Request, peer: str, why: str) -> None:
         """A try ended without KV."""
@@ -82,4 +88,5 @@ class Routing:
         trouble = self._troubles.get(request, Trouble())
         status = "; ".join(peer.status() for peer in self._peers.all())
         tried = f" after {request.attempts} attempts ({trouble.why})" if request.attempts else ""
-        return f"no usable prefill engine{tried}: {status}"
+        leaving = "this engine is shutting down and has " if self._leaving else ""
+        return f"{leaving}no usable prefill engine{tried}: {status}"
