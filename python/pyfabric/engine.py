@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyfabric import _core
 from pyfabric.events import Event, from_native
-from pyfabric.memory import Lane, MemoryRegion, Program
+from pyfabric.memory import Lane, MemoryRegion, Program, RemoteRegion
 from pyfabric.topology import read_topology
 
 _LARGEST: Final = 2**64 - 1
@@ -108,7 +111,7 @@ class Engine:
         ValueError: an argument out of range.
     """
 
-    __slots__ = ("_native", "address", "domains", "library", "library_version", "memory_model", "provider")
+    __slots__ = ("_at_once", "_native", "address", "domains", "library", "library_version", "memory_model", "provider")
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class Engine:
             spin=spin,
             domains=list(domains),
         )
+        self._at_once = self._native.counter()
         self.domains: tuple[str, ...] = tuple(self._native.domains)
         self.provider: str = self._native.provider
         self.library: str = _core.library_path()
@@ -257,6 +261,87 @@ class Engine:
         """
         lanes = [_flat(lane) for lane in program.lanes]
         return self._native.arm(program.counter, program.thresholds, program.slot, lanes)
+
+    def write(
+        self,
+        source: MemoryRegion,
+        source_offset: int,
+        peer: int,
+        destination: RemoteRegion,
+        destination_offset: int,
+        nbytes: int,
+        *,
+        slot: int,
+    ) -> int:
+        """Writes one contiguous range now and returns its handle, as arm() of a program that waits for nothing.
+
+        Args:
+            source_offset, destination_offset: bytes from the start of either region.
+            nbytes: at most the provider's largest write (mapped: 16 MiB); longer ranges are pages of write_pages().
+            slot: the receiver's counting slot, where it adds 1.
+
+        Raises:
+            ValueError, WorkerHungError: as arm().
+        """
+        page = np.zeros(1, np.int32)
+        return self.write_pages(
+            source,
+            page,
+            peer,
+            destination,
+            page,
+            stride=nbytes,
+            source_offset=source_offset,
+            destination_offset=destination_offset,
+            nbytes=nbytes,
+            slot=slot,
+        )
+
+    def write_pages(
+        self,
+        source: MemoryRegion,
+        source_pages: NDArray[np.int32],
+        peer: int,
+        destination: RemoteRegion,
+        destination_pages: NDArray[np.int32],
+        *,
+        stride: int,
+        nbytes: int,
+        slot: int,
+        source_offset: int = 0,
+        destination_offset: int = 0,
+    ) -> int:
+        """Writes pages now and returns a handle, as arm() of a program that waits for nothing: cancel() takes it, and
+        one of ProgramDone, ProgramDrained and ProgramFailed follows.
+
+        For every index i, `nbytes` bytes go from source_offset + source_pages[i] * stride to destination_offset +
+        destination_pages[i] * stride. Strides that differ, several layers or peers: arm().
+
+        Args:
+            source_pages, destination_pages: int32 [pages].
+            stride: bytes from one page to the next, on both sides.
+            nbytes: bytes of a page that are written, at most `stride`.
+            slot: the receiver's counting slot, where it adds len(source_pages) in all.
+            source_offset, destination_offset: bytes from the start of either region to page 0's extent.
+
+        Raises:
+            ValueError, WorkerHungError: as arm().
+        """
+        lane = Lane(
+            source=source,
+            peer=peer,
+            destination=destination,
+            source_layers=np.array([_unsigned("source_offset", source_offset)], np.uint64),
+            destination_layers=np.array([_unsigned("destination_offset", destination_offset)], np.uint64),
+            source_page_bytes=stride,
+            destination_page_bytes=stride,
+            source_offset=0,
+            destination_offset=0,
+            nbytes=nbytes,
+            source_pages=source_pages,
+            destination_pages=destination_pages,
+        )
+        return self.arm(Program(self._at_once, np.zeros(1, np.uint64), slot, (lane,)))
 
     def cancel(self, handle: int) -> None:
         """Stops posting; ProgramDrained follows once nothing is in flight. A no-op when the program has ended.

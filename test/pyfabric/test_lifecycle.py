@@ -19,6 +19,7 @@ from pyfabric import (
     ProgramDrained,
     ProgramFailed,
     SlotComplete,
+    _core,
 )
 
 TERMINAL = (ProgramDone, ProgramDrained, ProgramFailed)
@@ -216,6 +217,8 @@ def test_command_line_lists_the_library_and_providers() -> None:
     out = subprocess.run([sys.executable, "-m", "pyfabric"], capture_output=True, text=True, check=True, timeout=60)
     assert "libfabric" in out.stdout
     assert "shm" in out.stdout
+    assert "…" not in out.stdout, "a cell was cut"
+    assert f"{_core.library_path()} (" in out.stdout, "a line was broken"
 
 
 def test_shm_refuses_to_write_both_ways_within_one_process() -> None:
