@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.engines import ROOT, Engine, free_port, need_model
+from support.engines import ROOT, Engine, need_model
+from support.ports import free_port
 
 
 @pytest.fixture(scope="module")

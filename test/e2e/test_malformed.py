@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from sglang.tools.tiny.shapes import TINY
 from sglang.tools.tiny.write import write_tiny
-from support.engines import ROOT, Engine, free_port
+from support.engines import ROOT, Engine
+from support.ports import free_port
 
 INDEX = "model.safetensors.index.json"
 Change = Callable[[Path], None]

@@ -12,7 +12,7 @@ import yaml
 from sglang.cluster.cluster import Cluster
 from sglang.cluster.recipe import build_recipe, find_recipe, load_recipe
 from sglang.recipe_info import report
-from support.engines import free_port
+from support.ports import free_port
 from support.sharded import tiny_model
 
 FULL = ("deepseek_r1/tp8-1p3d", "deepseek_r1/dp8", "qwen3_coder/tp8-1p3d", "qwen3_coder/tp4-to-tp8")

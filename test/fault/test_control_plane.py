@@ -15,7 +15,7 @@ from sglang.srt.errors import ConfigError
 from sglang.srt.ipc.curve import client_keys, make_keys, server_keys
 from sglang.srt.ipc.zmq_link import DialLink, ListenLink, control_codec
 from sglang.srt.messages.wire import Heartbeat, ToDecode, ToPrefill
-from support.engines import free_port
+from support.ports import free_port
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 
 from sglang.srt.managers.stall import LONGEST_TURN_S, Stall
-from support.engines import Engine, free_port
+from support.engines import Engine
+from support.ports import free_port
 from support.storm import FLAGS, wait_until
 
 LONG = {"input_ids": [5] * 20, "sampling_params": {"temperature": 0, "max_new_tokens": 1900, "ignore_eos": True}}

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from sglang import disagg_keys
-from support.engines import Engine, free_port
+from support.engines import Engine
+from support.ports import free_port
 from support.repeater import Repeater
 from support.storm import FLAGS, prompts, wait_until
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.engines import Engine, free_range
+from support.engines import Engine
+from support.ports import free_range
 from support.sharded import FLAGS, decode_engines, prefill_engine, tiny_model
 from support.storm import wait_until
 

@@ -11,7 +11,8 @@ import httpx
 import openai
 import pytest
 
-from support.engines import MODEL, Engine, free_port
+from support.engines import MODEL, Engine
+from support.ports import free_port
 
 
 @pytest.fixture(scope="module")

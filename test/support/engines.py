@@ -2,41 +2,24 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
 import httpx
 
 from sglang.cluster.child import die_with_parent
+from support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
 READY_S = 120.0
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def free_range(count: int) -> int:
-    """The first of `count` ports in a row that nothing listens on now."""
-    while True:
-        first = free_port()
-        with ExitStack() as probes, suppress(OSError, OverflowError):
-            for port in range(first, first + count):
-                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
 
 
 def need_model() -> Path:

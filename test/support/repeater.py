@@ -9,7 +9,7 @@ import zmq
 from sglang.srt.errors import WireError
 from sglang.srt.ipc.zmq_link import control_codec
 from sglang.srt.messages.wire import PrefillAsk, WireMessage
-from support.engines import free_port
+from support.ports import free_port
 
 
 class Repeater:

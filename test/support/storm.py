@@ -11,7 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from support.engines import Engine, free_port
+from support.engines import Engine
+from support.ports import free_port
 from support.tiny_folder import VOCABULARY
 
 FLAGS = ("--load-format", "dummy", "--dtype", "float32", "--max-total-tokens", "12288", "--chunked-prefill-size", "32")

@@ -15,16 +15,11 @@ import psutil
 import pytest
 
 from support.live_front import MODEL, wait_until
+from support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVER = ROOT / "test" / "support" / "scripted_server.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'test'}"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
