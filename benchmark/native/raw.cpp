@@ -196,7 +196,7 @@ int64_t run_writes(const Job& job, Endpoint& end, fi_addr_t peer, char* pool, Co
   return std::max(control.done_ns.load(), now_ns()) - start;
 }
 
-__attribute__((target("avx512f"))) void stream(char* to, const char* from, size_t nbytes) {
+__attribute__((target("avx512f"))) void stream_wide(char* to, const char* from, size_t nbytes) {
   for (size_t i = 0; i < nbytes; i += 256) {
     const __m512i a = _mm512_loadu_si512(from + i), b = _mm512_loadu_si512(from + i + 64);
     const __m512i c = _mm512_loadu_si512(from + i + 128), d = _mm512_loadu_si512(from + i + 192);
@@ -205,8 +205,22 @@ __attribute__((target("avx512f"))) void stream(char* to, const char* from, size_
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i + 128), c);
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i + 192), d);
   }
-  _mm_sfence();
 }
+
+__attribute__((target("avx2"))) void stream_half(char* to, const char* from, size_t nbytes) {
+  for (size_t i = 0; i < nbytes; i += 128) {
+    const auto* in = reinterpret_cast<const __m256i*>(from + i);
+    auto* out = reinterpret_cast<__m256i*>(to + i);
+    const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
+    const __m256i c = _mm256_loadu_si256(in + 2), d = _mm256_loadu_si256(in + 3);
+    _mm256_stream_si256(out, a);
+    _mm256_stream_si256(out + 1, b);
+    _mm256_stream_si256(out + 2, c);
+    _mm256_stream_si256(out + 3, d);
+  }
+}
+
+const auto kStream = __builtin_cpu_supports("avx512f") ? stream_wide : stream_half;
 
 int64_t run_copies(const Job& job, const char* from, char* to) {
   const bool nontemporal = job.form == "nontemporal";
@@ -216,8 +230,12 @@ int64_t run_copies(const Job& job, const char* from, char* to) {
       for (const Extent& e : write) {
         const char* source = from + layer * job.layer_bytes + e.source;
         char* destination = to + layer * job.layer_bytes + e.destination;
-        if (nontemporal) stream(destination, source, e.nbytes);
-        else memcpy(destination, source, e.nbytes);
+        if (!nontemporal) {
+          memcpy(destination, source, e.nbytes);
+          continue;
+        }
+        kStream(destination, source, e.nbytes);
+        _mm_sfence();
       }
   return now_ns() - start;
 }

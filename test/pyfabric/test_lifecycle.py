@@ -2,6 +2,8 @@
 
 import os
 import select
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -44,6 +46,27 @@ def test_close_is_idempotent_and_leaves_nothing(provider: str) -> None:
         with pytest.raises(ValueError, match="closed"):
             engine.connect(engine.address)
         del engine
+    assert footprint() == before
+
+
+def test_a_connection_that_never_spoke_is_closed_with_its_engine() -> None:
+    """One that a peer opens just before the engine closes, or a port scan. libfabric 2.5.1 would leave its socket."""
+    with Engine(provider="tcp"):
+        pass  # what the library sets up once
+    before = footprint()
+    with Engine(provider="tcp") as engine:
+        engine.start()
+        at = engine.address.index(socket.inet_aton("127.0.0.1"))
+        (port,) = struct.unpack(">H", engine.address[at - 2 : at])
+        time.sleep(0.05)
+        asleep = engine.stats().sleeps
+        with socket.create_connection(("127.0.0.1", port)) as silent:
+            while engine.stats().sleeps == asleep:  # until the worker has accepted it and sleeps again
+                time.sleep(0.01)
+            engine.close()
+            silent.settimeout(5)
+            assert silent.recv(1) == b"", "the engine's end is still open"
+    del engine
     assert footprint() == before
 
 

@@ -13,7 +13,6 @@ namespace {
 constexpr uint32_t kMagic = 0x42465950;  // "PYFB", little endian
 constexpr uint8_t kVersion = 2;
 constexpr size_t kLongest = 16384;
-constexpr uint32_t kMostRails = 64;
 
 struct Head {
   uint32_t magic;

@@ -5,6 +5,8 @@
 
 namespace pyfabric {
 
+constexpr uint32_t kMostRails = 64;  // of one engine
+
 // The opaque blob that Engine.address hands out, version 2: what a peer needs to write to this engine.
 struct Address {
   struct Rail {

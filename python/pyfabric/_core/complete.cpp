@@ -8,7 +8,6 @@
 namespace pyfabric {
 namespace {
 
-constexpr size_t kBatch = 64;
 constexpr int kBatchesAPass = 8;
 
 }  // namespace
@@ -16,8 +15,8 @@ constexpr int kBatchesAPass = 8;
 bool Worker::reap(int64_t now) {
   bool worked = false, dry = true;
   for (const auto& rail : rails_) {
-    size_t got = kBatch;  // a batch that is not full was the last: one look less at a queue that is empty
-    for (int batch = 0; batch < kBatchesAPass && got == kBatch; ++batch) {
+    size_t got = kPollBatch;  // a batch that is not full was the last: one look less at a queue that is empty
+    for (int batch = 0; batch < kBatchesAPass && got == kPollBatch; ++batch) {
       got = reap(*rail, now);
       worked |= got > 0;
     }
@@ -29,10 +28,10 @@ bool Worker::reap(int64_t now) {
 
 // Takes one batch and says how many it held.
 size_t Worker::reap(Rail& rail, int64_t now) {
-  Completion batch[kBatch];
-  uint32_t immediates[kBatch];
+  Completion batch[kPollBatch];
+  uint32_t immediates[kPollBatch];
   size_t credits = 0;
-  const size_t got = rail.poll(batch, kBatch);
+  const size_t got = rail.poll(batch, kPollBatch);
   for (size_t i = 0; i < got; ++i) {
     const Completion& c = batch[i];
     switch (c.kind) {

@@ -28,6 +28,22 @@ __attribute__((target("avx512f"))) void stream_wide(char* to, const char* from, 
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
 }
 
+__attribute__((target("avx2"))) void stream_half(char* to, const char* from, size_t lines) {
+  constexpr size_t kHalf = kLine / 2;
+  for (; lines >= 2; lines -= 2, to += 2 * kLine, from += 2 * kLine) {
+    const auto* in = reinterpret_cast<const __m256i*>(from);
+    const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
+    const __m256i c = _mm256_loadu_si256(in + 2), d = _mm256_loadu_si256(in + 3);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), a);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + kHalf), b);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + kLine), c);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + kLine + kHalf), d);
+  }
+  for (; lines; --lines, to += kLine, from += kLine)
+    for (size_t i = 0; i < kLine; i += kHalf)
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+}
+
 // Every x86-64 has SSE2.
 void stream_narrow(char* to, const char* from, size_t lines) {
   for (; lines; --lines, to += kLine, from += kLine)
@@ -35,7 +51,9 @@ void stream_narrow(char* to, const char* from, size_t lines) {
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
 }
 
-const bool kWide = __builtin_cpu_supports("avx512f");
+using Stream = void (*)(char* to, const char* from, size_t lines);
+
+const Stream kStream = __builtin_cpu_supports("avx512f") ? stream_wide : __builtin_cpu_supports("avx2") ? stream_half : stream_narrow;
 
 }  // namespace
 
@@ -49,7 +67,7 @@ void stream_copy(void* destination, const void* source, size_t nbytes) {
   const size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
   memcpy(to, from, head);
   const size_t lines = (nbytes - head) / kLine;
-  (kWide ? stream_wide : stream_narrow)(to + head, from + head, lines);
+  kStream(to + head, from + head, lines);
   const size_t done = head + lines * kLine;
   memcpy(to + done, from + done, nbytes - done);
 }

@@ -15,7 +15,6 @@ namespace pyfabric {
 namespace {
 
 constexpr size_t kScratchBytes = 4096;
-constexpr size_t kMostRails = 64;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kCloseNs = 5 * kSecond;   // the loop drains for at most 1 s; beyond this it hangs in the provider
 constexpr int64_t kHungCloseNs = kSecond / 5;  // known to hang

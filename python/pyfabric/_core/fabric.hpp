@@ -66,7 +66,7 @@ class Fabric : public Rail {
   int wait_fd() const override { return wait_fd_; }
   void sever(uint64_t peer, const std::string& endpoint, const Address& target) override;
   std::vector<CutSocket> cut_incoming(const Address* writer) override;
-  void close_endpoint() override { ep_.reset(); }
+  void close_endpoint() override;
 
  private:
   std::unique_ptr<Registration> open(uint64_t address, uint64_t nbytes, uint64_t access);
@@ -74,6 +74,7 @@ class Fabric : public Rail {
   size_t take_error(Completion* out);
   bool shared_memory() const { return info_->addr_format == FI_ADDR_STR; }
   void forget_gone_peers();
+  void end_accepted();
 
   Info info_;
   Fid<fid_fabric> fabric_;

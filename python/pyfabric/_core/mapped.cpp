@@ -50,7 +50,7 @@ size_t MappedRail::poll(Completion* out, size_t most) {
   if (flagged_) {
     flagged_ = false;
     for (auto& [id, peer] : outs_)
-      if (peer->ring) peer->ring->sender_asleep.store(0, std::memory_order_relaxed);
+      if (peer->ring) peer->ring->wake_sender_at.store(0, std::memory_order_relaxed);
     for (auto& [id, peer] : ins_)
       if (peer->ring) peer->ring->receiver_asleep.store(0, std::memory_order_relaxed);
     turns_ = 0;
@@ -67,12 +67,12 @@ size_t MappedRail::poll(Completion* out, size_t most) {
 bool MappedRail::may_sleep() {
   flagged_ = true;
   for (auto& [id, peer] : outs_)
-    if (peer->ring) peer->ring->sender_asleep.store(1, std::memory_order_seq_cst);
+    if (peer->ring) peer->ring->wake_sender_at.store(peer->worth_waking(), std::memory_order_seq_cst);
   for (auto& [id, peer] : ins_)
     if (peer->ring) peer->ring->receiver_asleep.store(1, std::memory_order_seq_cst);
   if (!pending_.empty()) return false;
   for (auto& [id, peer] : outs_)
-    if (peer->ring && peer->ring->completed.load(std::memory_order_seq_cst) != peer->reaped) return false;
+    if (peer->ring && peer->waiting() && peer->ring->completed.load(std::memory_order_seq_cst) >= peer->worth_waking()) return false;
   for (auto& [id, peer] : ins_)
     if (peer->ring && peer->ring->submitted.load(std::memory_order_seq_cst) != peer->done) return false;
   return true;

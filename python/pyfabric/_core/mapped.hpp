@@ -54,6 +54,9 @@ class MappedRail final : public Rail {
     std::array<void*, kRingEntries> contexts{};
     std::set<uint64_t> known;  // sources that the peer has mapped
     uint64_t waiting() const { return submitted - reaped; }
+    // What it sleeps until: half of what is outstanding. A bell is a system call and an interrupt of the other core, so the
+    // last 64 entries of a job ring seven times and not sixty-four. Its own count the receiver has at once in any case.
+    uint64_t worth_waking() const { return waiting() ? reaped + (waiting() + 1) / 2 : 0; }
   };
   // A peer that writes to us.
   struct In {

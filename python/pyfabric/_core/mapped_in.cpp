@@ -66,10 +66,8 @@ void MappedRail::work(In& in, Completion* to, size_t& count, size_t most) {
     moved += carry_some(in, submitted, to, count, most);
   if (in.broken) return;
   if (in.done == before) return;
-  // The sender sleeps until there is something to gain by waking: half of the ring, or the end of its work.
-  const bool worth = submitted - in.done <= kRingEntries / 2;
-  if (worth && in.ring->sender_asleep.load(std::memory_order_seq_cst) && in.ring->sender_asleep.exchange(0))
-    send_note(in.socket.fd(), {Note::kDoorbell});
+  const uint64_t at = in.ring->wake_sender_at.load(std::memory_order_seq_cst);
+  if (at && in.done >= at && in.ring->wake_sender_at.exchange(0)) send_note(in.socket.fd(), {Note::kDoorbell});
 }
 
 // A few entries, one fence, then their counts: a fence waits until the stores have left the core, ~5% of a 32 KiB entry.
@@ -92,7 +90,8 @@ uint64_t MappedRail::carry_some(In& in, uint64_t submitted, Completion* to, size
     count = counted;
     return moved;
   }
-  in.ring->completed.store(in.done = done, std::memory_order_release);
+  // Before our look at wake_sender_at, for everyone: else the sender could miss this count and we its sleep.
+  in.ring->completed.store(in.done = done, std::memory_order_seq_cst);
   return moved;
 }
 

@@ -26,7 +26,8 @@ struct Ring {
   alignas(64) std::atomic<uint64_t> submitted;  // by the sender
   alignas(64) std::atomic<uint64_t> completed;  // by the receiver, in order: the sender's completion counter
   alignas(64) std::atomic<uint32_t> receiver_asleep;
-  alignas(64) std::atomic<uint32_t> sender_asleep;
+  // By the sender before it sleeps: the count of completions that is worth waking it for. 0: it is awake, or wants none.
+  alignas(64) std::atomic<uint64_t> wake_sender_at;
   // By the sender, once it gives the receiver up: what is copied afterwards is never counted.
   alignas(64) std::atomic<uint32_t> closed;
   alignas(64) RingEntry list[kRingEntries];

@@ -43,7 +43,8 @@ void check_side(size_t lane, const Side& side, uint64_t nbytes) {
 
 void check_lane(size_t index, const LaneSpec& lane, size_t layers, const Limits& limits) {
   if (lane.nbytes == 0) reject(index, "nbytes must be positive");
-  if (lane.nbytes > limits.max_write_bytes) reject(index, "nbytes exceeds the provider's largest write");
+  if (lane.nbytes > limits.max_write_bytes)
+    reject(index, "nbytes exceeds the provider's largest write of " + std::to_string(limits.max_write_bytes) + " bytes");
   if (lane.source_layers.size() != layers) reject(index, "source_layers must have one entry a threshold");
   if (lane.destination_layers.size() != layers) reject(index, "destination_layers must have one entry a threshold");
   if (lane.source_pages.empty()) reject(index, "source_pages is empty");
@@ -86,10 +87,8 @@ uint64_t pieces_a_write(const LaneSpec& lane, const Limits& limits) {
 }  // namespace
 
 bool Program::watch(int64_t now) {
-  if (ending != Ending::kNone || released == layers()) return false;
-  const uint64_t value = counter->value();
   const uint32_t before = released;
-  while (released < layers() && thresholds[released] <= value) seen_ns[released++] = now;
+  while (due()) seen_ns[released++] = now;
   return released > before;
 }
 

@@ -82,6 +82,7 @@ struct Program {
   uint32_t layers() const { return uint32_t(thresholds.size()); }
   bool all_posted() const { return posted == layers(); }
   bool wants_posting() const { return ending == Ending::kNone && posted < released; }
+  bool due() const { return ending == Ending::kNone && released < layers() && thresholds[released] <= counter->value(); }
   // Records the layers whose threshold the counter has reached. True when there are new ones.
   bool watch(int64_t now);
   void fail(int64_t peer, const std::string& why);

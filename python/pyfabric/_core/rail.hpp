@@ -46,6 +46,8 @@ struct Completion {
   int error = 0, detail = 0;
 };
 
+constexpr size_t kPollBatch = 64;  // completions that one poll() is asked for: fewer say that there are no more
+
 // What a rail can do, asked once and never assumed.
 struct RailLimits {
   uint64_t extents;  // local and remote extents of one write

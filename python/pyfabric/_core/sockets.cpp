@@ -152,6 +152,10 @@ std::vector<CutSocket> cut_accepted(const std::string& endpoint, const Address* 
   return cut_where([&](const Place& here, const Place& there) { return here.port == own->port && suspect(there); });
 }
 
+bool closed(const std::vector<CutSocket>& sockets) {
+  return std::none_of(sockets.begin(), sockets.end(), [](const CutSocket& s) { return inode_of(s.fd) == s.inode; });
+}
+
 bool drained(const std::vector<CutSocket>& sockets) {
   for (const CutSocket& socket : sockets) {
     int waiting = 0;

@@ -26,6 +26,9 @@ std::vector<CutSocket> cut_connections_to(const std::string& endpoint);
 // machine, and those from other machines, are spared.
 std::vector<CutSocket> cut_accepted(const std::string& endpoint, const Address* writer);
 
+// True when the provider has closed all of them.
+bool closed(const std::vector<CutSocket>& sockets);
+
 // True when none of the sockets holds received bytes that the provider could still copy somewhere.
 bool drained(const std::vector<CutSocket>& sockets);
 

@@ -17,7 +17,11 @@ namespace {
 
 constexpr int64_t kMicro = 1'000, kMilli = 1'000'000;
 // How long the worker stays awake after its last piece of work while more is due. Two cores: longer starves the compute.
+// A sleep that the provider ends at once was not worth its system calls, nor the sender's of waking us: after such the
+// worker stays awake for longer, up to the second figure, until a sleep was a long one.
 constexpr int64_t kAwakeNs = 20 * kMicro;
+constexpr int64_t kMostAwakeNs = 100 * kMicro;
+constexpr int64_t kWatchNs = 10 * kMicro;  // a spinning worker that waits for a counter alone looks at its rails so often
 constexpr int64_t kFirstNap = 10 * kMicro;
 constexpr int64_t kBusyNap = 200 * kMicro;   // nothing to wake us but something is due: adds at most this to a transfer
 constexpr int64_t kIdleNap = 5 * kMilli;     // 200 looks a second, ~0.2% of a core
@@ -44,7 +48,7 @@ void pin(const std::vector<int>& cpus) {
 Worker::Worker(Rails rails, std::shared_ptr<Waker> waker, std::shared_ptr<EventQueue> events, std::shared_ptr<Slots> slots,
                std::shared_ptr<Region> scratch, Limits limits, WorkerOptions options)
     : rails_(std::move(rails)), waker_(std::move(waker)), events_(std::move(events)), slots_(std::move(slots)),
-      scratch_(std::move(scratch)), limits_(limits), options_(options) {
+      scratch_(std::move(scratch)), limits_(limits), options_(options), awake_ns_(kAwakeNs) {
   for (const auto& rail : rails_) windows_.push_back(rail->limits().window);
 }
 
@@ -160,7 +164,7 @@ bool Worker::watch(int64_t now) {
 bool Worker::may_sleep() {
   if (command_waits_.load(std::memory_order_seq_cst) || stopping_.load(std::memory_order_seq_cst)) return false;
   for (auto& p : programs_)
-    if (p->ending == Ending::kNone && p->released < p->layers() && p->thresholds[p->released] <= p->counter->value()) return false;
+    if (p->due()) return false;
   for (const auto& rail : rails_)
     if (!rail->may_sleep()) return false;
   return true;
@@ -189,7 +193,8 @@ int64_t Worker::nap(int64_t now) {
 void Worker::wait(int64_t now) {
   const bool due = in_flight_ > 0 || slots_->waiting() > 0;
   const bool watching = options_.spin && !programs_.empty();
-  if (watching || (due && (options_.spin || now - last_work_ns_ < kAwakeNs))) {
+  if (watching && !due) return watch_closely(now + kWatchNs);
+  if (watching || (due && (options_.spin || now - last_work_ns_ < awake_ns_))) {
     if (!options_.spin) sched_yield();
     return;
   }
@@ -201,10 +206,24 @@ void Worker::wait(int64_t now) {
     std::vector<pollfd> fds{{waker_->fd(), POLLIN, 0}};
     for (const auto& rail : rails_) fds.push_back({rail->wait_fd(), POLLIN, 0});  // a negative descriptor is skipped
     tallies.sleeps.fetch_add(1, std::memory_order_relaxed);
-    ppoll(fds.data(), fds.size(), &limit, nullptr);
+    const int ready = ppoll(fds.data(), fds.size(), &limit, nullptr);
     woken = fds[0].revents != 0;
+    if (ready > (woken ? 1 : 0)) woken_by_rail(now);
   }
   waker_->wake_up(woken);
+}
+
+// Bytes move, though nothing may be complete yet.
+void Worker::woken_by_rail(int64_t slept_from) {
+  last_work_ns_ = now_ns();
+  awake_ns_ = last_work_ns_ - slept_from < kMostAwakeNs ? std::min(2 * awake_ns_, kMostAwakeNs) : kAwakeNs;
+}
+
+// A look at a rail may be a system call (tcp: 1-2 us), and a counter moves meanwhile: here nothing else is looked at.
+void Worker::watch_closely(int64_t until) const {
+  while (now_ns() < until && !command_waits_.load(std::memory_order_relaxed) && !stopping_.load(std::memory_order_relaxed))
+    for (const auto& program : programs_)
+      if (program->due()) return;
 }
 
 void Worker::drain_for_stop() {

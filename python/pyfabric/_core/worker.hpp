@@ -71,6 +71,8 @@ class Worker {
   bool run_commands();
   bool watch(int64_t now);
   void wait(int64_t now);
+  void woken_by_rail(int64_t slept_from);
+  void watch_closely(int64_t until) const;
   bool may_sleep();
   int64_t nap(int64_t now);
   void drain_for_stop();
@@ -124,7 +126,7 @@ class Worker {
   std::vector<Op*> free_ops_;
   uint64_t in_flight_ = 0;
   uint64_t finished_ = 0;  // programs that ended and wait for the sweep
-  int64_t last_work_ns_ = 0, last_check_ns_ = 0, nap_ns_ = 0;
+  int64_t last_work_ns_ = 0, last_check_ns_ = 0, nap_ns_ = 0, awake_ns_;
 
   std::mutex command_mutex_;
   std::vector<std::function<void()>> commands_;
