@@ -42,6 +42,26 @@ def report(rows: int, steps: Sequence[tuple[float, float]]) -> str:
     )
 
 
+def vocabulary(model: Path) -> int:
+    """Of the engine that make_engine makes."""
+    return max(TOKENIZER_VOCABULARY, read_model_spec(model).vocab_size)
+
+
+def make_engine(model: Path, tokenizer: Path, threads: int, rows: int, row_tokens: int, trace: Path | None) -> Engine:
+    """An engine of random weights for `rows` requests of `row_tokens` tokens each."""
+    return Engine(
+        model_path=str(model), tokenizer_path=str(tokenizer), load_format="dummy", dtype="bfloat16",
+        json_model_override_args=json.dumps({"vocab_size": vocabulary(model)}), threads=threads,
+        max_total_tokens=rows * row_tokens, max_running_requests=rows, chunked_prefill_size=512, log_level="warning",
+        trace_file=str(trace) if trace else "",
+    )  # fmt: skip
+
+
+def random_prompts(model: Path, rows: int, length: int) -> list[list[int]]:
+    """`rows` prompts of `length` tokens."""
+    return [random.Random(row).choices(range(vocabulary(model)), k=length) for row in range(rows)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line a batch size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,20 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(argv)
-    vocab = max(TOKENIZER_VOCABULARY, read_model_spec(args.model).vocab_size)
     with tempfile.TemporaryDirectory() as folder:
         for rows in args.rows:
             trace = Path(folder) / f"{rows}.json"
-            with Engine(
-                model_path=str(args.model), tokenizer_path=str(args.tokenizer), load_format="dummy", dtype="bfloat16",
-                json_model_override_args=json.dumps({"vocab_size": vocab}), threads=args.threads,
-                max_total_tokens=rows * (args.context + 64), max_running_requests=rows, trace_file=str(trace),
-                chunked_prefill_size=512, log_level="warning",
-            ) as engine:  # fmt: skip
-                length = args.context - args.steps // 2
-                prompts = [random.Random(row).choices(range(vocab), k=length) for row in range(rows)]
+            with make_engine(args.model, args.tokenizer, args.threads, rows, args.context + 64, trace) as engine:
                 engine.generate(
-                    input_ids=prompts,
+                    input_ids=random_prompts(args.model, rows, args.context - args.steps // 2),
                     sampling_params={"temperature": 0, "max_new_tokens": args.steps, "ignore_eos": True},
                 )
             print(report(rows, steps_of(trace, rows)), flush=True)
