@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -9,7 +10,7 @@ import psutil
 import pytest
 
 from sglang.srt.config.server import ServerConfig
-from sglang.srt.entrypoints.http_protocol import HEAD_LIMIT
+from sglang.srt.entrypoints.http_protocol import HEAD_LIMIT, TOO_LATE, BoundedHttp
 from sglang.srt.entrypoints.middleware import OPEN_PATHS
 from sglang.srt.managers.tokenizer import Tokenizer
 from support.live_front import MODEL, LiveFront
@@ -73,6 +74,76 @@ def test_heads_within_the_limit_and_long_bodies_pass(live: LiveFront) -> None:
         assert client.post("/v1/completions", content=body).status_code == 200
         chunks = (body[i : i + 1000] for i in range(0, len(body), 1000))
         assert client.post("/v1/completions", content=chunks).status_code == 200
+
+
+def reply(live: LiveFront, sent: bytes, more: bytes = b"", every: float = 0.0) -> tuple[bytes, float]:
+    """(everything that comes back until the server closes, seconds until then); `more` is sent again and again."""
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", int(live.url.rsplit(":", 1)[1]))) as link:
+        link.sendall(sent)
+        link.settimeout(every or 10)
+        said = b""
+        while time.monotonic() - began < 10:
+            try:
+                piece = link.recv(4096)
+            except TimeoutError:
+                link.sendall(more)
+                continue
+            except ConnectionError:
+                break
+            said += piece
+            if not piece:
+                break
+        return said, time.monotonic() - began
+
+
+POST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 40\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"", b""),
+        (b"GET /hea", b"408"),
+        (b"GET /health HTTP/1.1\r\nx-a: b\r\n", b"408"),
+        (POST, b""),
+        (POST + b'{"prompt": "hi",', b""),
+    ],
+)
+def test_a_request_that_does_not_go_on_is_given_up(
+    live: LiveFront, sent: bytes, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BoundedHttp, "silence_s", 0.3)
+    answer, seconds = reply(live, sent)
+    assert (answer.split()[1] if answer else b"") == said
+    assert 0.3 <= seconds < 8
+
+
+def test_a_head_that_drips_is_given_up_and_a_body_that_does_is_not(
+    live: LiveFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BoundedHttp, "silence_s", 0.5)
+    assert reply(live, b"GET /", b"a", every=0.1)[0].split()[1] == b"408"
+    body = b'{"prompt": "hi", "max_tokens": 1, "a":1}'
+
+    def drip() -> Iterator[bytes]:
+        for i in range(0, len(body), 4):
+            time.sleep(0.1)
+            yield body[i : i + 4]
+
+    with live.client() as client:
+        assert client.post("/v1/completions", content=drip()).status_code == 200
+
+
+def test_a_long_answer_is_not_cut_off_by_what_its_client_sends_early(
+    live: LiveFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BoundedHttp, "silence_s", 0.1)
+    body = b'{"prompt": "hi", "max_tokens": 300, "stream": true, "ignore_eos": true}'
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    monkeypatch.setattr(live.scheduler, "step_s", 0.002)
+    said, seconds = reply(live, head + body + b"GET /he")
+    assert seconds > 0.3 and b"data: [DONE]" in said and said.endswith(TOO_LATE)
 
 
 def test_every_route_and_method_but_probes_wants_the_key(tokenizer: Tokenizer) -> None:

@@ -1,14 +1,21 @@
-"""uvicorn's HTTP/1.1 with a bound on what is no body: request line, headers, chunk sizes, trailers.
+"""uvicorn's HTTP/1.1 with bounds on requests that do not end.
 
 httptools keeps an unfinished header in memory, however long it is: a client that sent 60 MB of one made the process
-grow by 86 MiB and was answered.
+grow by 86 MiB and was answered. uvicorn waits for a request for ever: clients that connect and then forget to ask (as
+httpx does where a request is cancelled at the wrong moment) took all descriptors of an engine within an hour.
 """
+
+from asyncio import TimerHandle, Transport
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_LIMIT = 64 << 10
 """Bytes without an end of the head or a piece of the body; h11, nginx and Apache allow 8 to 64 KiB of headers."""
 
+SILENCE_S = 30.0
+"""A head must be whole within this, and a body must go on; nginx and Apache allow 20 to 60 s."""
+
+TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
@@ -17,29 +24,78 @@ TOO_LARGE = (
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Closes a connection whose head passes HEAD_LIMIT (and one read of the socket, at most 256 KiB)."""
+    """Closes a connection whose head passes HEAD_LIMIT (and one read of the socket, at most 256 KiB), or SILENCE_S."""
 
+    silence_s = SILENCE_S
     _head_bytes = 0
+    _begun = False
+    """Whether a request has begun to arrive, and is not whole."""
+    _whole = False
+    """Whether a whole one has arrived, and nothing since."""
+    _in_head = True
+    """Whether what comes next belongs to a head."""
+    _due: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn's own
+        """The client may ask."""
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        self._wait_no_more()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the socket."""
         self._head_bytes += len(data)
+        self._whole = False
         super().data_received(data)
         if self._head_bytes > HEAD_LIMIT and not self.transport.is_closing():
             self.transport.write(TOO_LARGE)
             self.transport.close()
+        if not self._whole:
+            self._wait()
+
+    def on_message_begin(self) -> None:
+        """The parser has seen the first byte of a request."""
+        self._begun, self._whole = True, False
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The parser has seen the whole head."""
         self._head_bytes = 0
+        self._in_head = False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """The parser has seen a piece of the body."""
         self._head_bytes = 0
+        self._wait_no_more()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The parser has seen a whole request."""
         self._head_bytes = 0
+        self._begun, self._whole, self._in_head = False, True, True
+        self._wait_no_more()
         super().on_message_complete()
+
+    def _wait(self) -> None:
+        if self._due is None and not self.transport.is_closing():
+            self._due = self.loop.call_later(self.silence_s, self._give_up)
+
+    def _wait_no_more(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _give_up(self) -> None:
+        self._due = None
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self.pipeline or (self._in_head and answering):
+            self._wait()  # an earlier request is still answered, and its client may not be heard meanwhile
+            return
+        if self._in_head and self._begun:
+            self.transport.write(TOO_LATE)
+        self.transport.close()

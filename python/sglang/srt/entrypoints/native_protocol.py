@@ -20,7 +20,7 @@ _UNSUPPORTED = (
 
 
 class NativeSampling(SamplingFields):
-    """`sampling_params` of /generate. Unlike a body's, an unknown field is refused: a misspelt limit must not vanish."""
+    """`sampling_params` of /generate. Unlike a body's, unknown fields are refused: a misspelt limit must not vanish."""
 
     model_config = ConfigDict(extra="forbid")
 
