@@ -10,8 +10,9 @@ its answers cross ZeroMQ), vLLM by LLMEngine.step() in its process, llama.cpp by
 by forward() against a DynamicCache. All are loaded at once; who is not measured is stopped (SIGSTOP). Prefill: one
 prompt, from handing it over to its first token. Decode: a batch of 16 prompts is prefilled, then steps of all rows are
 timed, then of 4 rows, then of 1; prompts and answers are token ids. The order of the contenders changes every round;
-ratios are taken within a round. Results are kept by
-kind of machine, model and measure under benchmark/results/engine_vs_peers.
+ratios are taken within a round. With `--clock cpu` a turn is measured by the processor time of all processes and
+threads of a contender, which other programs lengthen only through caches and memory; sensible with `--threads 1`.
+Results are kept by kind of machine, model and measure under benchmark/results/engine_vs_peers.
 """
 
 import argparse
@@ -43,8 +44,16 @@ ROWS = (16, 4, 1)
 CONTEXT = 480
 """Prompts of a batch, in tokens: with the steps of all rounds the context stays around 512."""
 STEPS = 16
-ROW_TOKENS = 704
+WARM_STEPS = 8
+PORTION = 8
+"""Steps that an engine may run on beyond what it was asked for: ours counts in portions (contenders/ours.py)."""
 LONGEST = 2112
+
+
+def row_tokens(args: argparse.Namespace) -> int:
+    """Tokens of a row that lives through all rounds."""
+    steps: int = len(args.rows) * (WARM_STEPS + PORTION + args.rounds * (STEPS + PORTION))
+    return -(-(CONTEXT + steps) // 64) * 64
 
 
 def settings(model: Path, gguf: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -54,11 +63,12 @@ def settings(model: Path, gguf: Path, args: argparse.Namespace) -> dict[str, Any
         "model": str(model),
         "gguf": str(gguf),
         "threads": args.threads,
-        "most_rows": max(ROWS),
-        "most_tokens": ROW_TOKENS - CONTEXT,
-        "pool_tokens": max(ROWS) * ROW_TOKENS,
-        "pool_bytes": max(ROWS) * ROW_TOKENS * read_shape(model).kv_bytes_a_token * (2 if wide else 1),
+        "most_rows": max(args.rows),
+        "most_tokens": row_tokens(args) - CONTEXT,
+        "pool_tokens": max(args.rows) * row_tokens(args),
+        "pool_bytes": max(args.rows) * row_tokens(args) * read_shape(model).kv_bytes_a_token * (2 if wide else 1),
         "dtype": args.torch_peers_dtype,
+        "clock": args.clock,
         "longest": LONGEST,
         "chunk": args.chunk,
         "compile": not args.eager,
@@ -74,7 +84,8 @@ def prompt(tokens: int, vocabulary: int, seed: int) -> list[int]:
 class Contest:
     """The measuring of one model."""
 
-    def __init__(self, contenders: list[Contender], vocabulary: int, rounds: int) -> None:
+    def __init__(self, contenders: list[Contender], vocabulary: int, rounds: int, rows: Sequence[int]) -> None:
+        self._rows = sorted(rows, reverse=True)
         self._contenders = contenders
         self._vocabulary = vocabulary
         self._rounds = rounds
@@ -91,14 +102,14 @@ class Contest:
 
     def decode(self) -> None:
         """Time steps of 16, 4 and 1 rows."""
-        prompts = [prompt(CONTEXT, self._vocabulary, row) for row in range(max(ROWS))]
+        prompts = [prompt(CONTEXT, self._vocabulary, row) for row in range(self._rows[0])]
         for contender in self._contenders:
             self.first_tokens[contender.name] = contender.ask({"do": "open", "prompts": prompts})["tokens"]
-            say(f"{contender.name}: {max(ROWS)} prompts of {CONTEXT} tokens are prefilled")
-        for rows in ROWS:
+            say(f"{contender.name}: {self._rows[0]} prompts of {CONTEXT} tokens are prefilled")
+        for rows in self._rows:
             for contender in self._contenders:
                 contender.ask({"do": "keep", "rows": rows})
-                contender.ask({"do": "decode", "steps": 8})
+                contender.ask({"do": "decode", "steps": WARM_STEPS})
             for number in range(self._rounds):
                 self._round(f"decode {rows}", {"do": "decode", "steps": STEPS}, number)
 
@@ -130,10 +141,10 @@ def measure(name: str, what: str, args: argparse.Namespace) -> Record:
     with ExitStack() as stack:
         logs = Path(tempfile.mkdtemp(prefix="peers-"))
         contenders = start(stack, settings(model, gguf, args), args.peers, logs, not_run)
-        contest = Contest(contenders, _vocabulary(model), args.rounds)
+        contest = Contest(contenders, _vocabulary(model), args.rounds, args.rows)
         contest.warm_up()
         if what == "prefill":
-            for tokens in PROMPTS:
+            for tokens in args.prompts:
                 contest.prefill(tokens)
         else:
             contest.decode()
@@ -142,6 +153,7 @@ def measure(name: str, what: str, args: argparse.Namespace) -> Record:
             "measure": what,
             "machine": describe(),
             "threads": args.threads,
+            "clock": args.clock,
             "context": 512,
             "steps": STEPS,
             "shape": asdict(shape),
@@ -151,7 +163,7 @@ def measure(name: str, what: str, args: argparse.Namespace) -> Record:
             "samples": contest.samples,
             "first_tokens": contest.first_tokens,
             "peak_bytes": {c.name: c.peak_bytes() for c in contenders},
-            "needed_bytes": shape.weight_bytes + max(ROWS) * ROW_TOKENS * shape.kv_bytes_a_token,
+            "needed_bytes": shape.weight_bytes + max(args.rows) * row_tokens(args) * shape.kv_bytes_a_token,
         }
 
 
@@ -195,7 +207,8 @@ def report() -> None:
         return
     limits = of_this_machine()
     for record in records:
-        print(f"\n### {record['model']}, {record['measure']}\n\n{render(record, limits)}")
+        how = f"{record['threads']} threads, {record.get('clock', 'wall')} time"
+        print(f"\n### {record['model']}, {record['measure']}, {how}\n\n{render(record, limits)}")
     draw(records, limits, FIGURES / "engine_vs_peers.png")
 
 
@@ -208,6 +221,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", nargs="+", choices=[peer.name for peer in PEERS], default=[p.name for p in PEERS])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help="batch sizes of decoding")
+    parser.add_argument("--prompts", type=int, nargs="+", default=list(PROMPTS), help="lengths of prefill")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--chunk", type=int, default=2048, help="most prompt tokens in a step, where an engine asks")
     parser.add_argument(
         "--eager", action="store_true", help="vLLM without torch.compile: 100 s sooner, a little slower"
@@ -225,7 +241,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     for name in [] if args.plot_only else args.models:
         for what in args.measures:
-            path = FOLDER / f"{name}-{what}.json"
+            suffix = "-cpu-time" if args.clock == "cpu" else ""
+            path = FOLDER / f"{name}-{what}{suffix}.json"
             if args.again or not path.is_file():
                 save(path, measure(name, what, args))
     report()

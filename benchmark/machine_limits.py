@@ -2,8 +2,8 @@
 
     python benchmark/machine_limits.py      # alone on the machine: a few seconds
 
-Compiles benchmark/native/limits.cpp for this CPU. Reading: 256 MiB a thread on huge pages. Products: vdpbf16ps where
-the CPU has it, else float32 multiply-adds, which is what bfloat16 is multiplied by there. Best of 9 rounds, with one
+Compiles benchmark/native/limits.cpp for this CPU. Reading: parts of 128 MiB on huge pages. Products: vdpbf16ps where
+the CPU has it, else float32 multiply-adds, which is what bfloat16 is multiplied by there. Best of 600 rounds, with one
 thread and with all; the latter is kept under benchmark/results/limits.
 """
 

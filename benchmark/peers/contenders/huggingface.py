@@ -1,11 +1,10 @@
 """transformers, eager: a forward over the prompt, then one token a row and step against a DynamicCache."""
 
-import time
 from typing import Any
 
 import torch
 import transformers
-from protocol import serve
+from protocol import clock_of, serve
 from transformers import AutoModelForCausalLM, DynamicCache
 
 
@@ -13,6 +12,7 @@ class HuggingFace:
     """See protocol.Contender."""
 
     def __init__(self, order: dict[str, Any]) -> None:
+        self._clock = clock_of(order)
         torch.set_num_threads(order["threads"])
         self._model = AutoModelForCausalLM.from_pretrained(
             order["model"], dtype=getattr(torch, order["dtype"]), attn_implementation="sdpa"
@@ -25,9 +25,9 @@ class HuggingFace:
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int]) -> float:
-        began = time.perf_counter()
+        began = self._clock()
         self._run(torch.tensor([prompt]), DynamicCache())
-        return time.perf_counter() - began
+        return self._clock() - began
 
     @torch.inference_mode()
     def open(self, prompts: list[list[int]]) -> list[int]:
@@ -42,11 +42,11 @@ class HuggingFace:
 
     @torch.inference_mode()
     def decode(self, steps: int) -> tuple[float, list[list[int]]]:
-        began, tokens = time.perf_counter(), []
+        began, tokens = self._clock(), []
         for _ in range(steps):
             self._last = self._run(self._last[:, None], self._cache)
             tokens.append(self._last.tolist())
-        return time.perf_counter() - began, [list(row) for row in zip(*tokens, strict=True)]
+        return self._clock() - began, [list(row) for row in zip(*tokens, strict=True)]
 
     def _run(self, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         """`[rows, tokens]` -> the next token of each row. Logits of the last position only, as generate() does."""

@@ -1,17 +1,17 @@
 """llama.cpp through the C interface of llama-cpp-python: llama_decode over a batch of sequences, greedy by numpy."""
 
-import time
 from typing import Any
 
 import llama_cpp as llama
 import numpy as np
-from protocol import serve
+from protocol import clock_of, serve
 
 
 class LlamaCpp:
     """See protocol.Contender. Prompts and batches have a context each: its KV is divided among the sequences."""
 
     def __init__(self, order: dict[str, Any]) -> None:
+        self._clock = clock_of(order)
         llama.llama_backend_init()
         self._threads, self._rows, self._longest = order["threads"], order["most_rows"], order["longest"]
         self._row_tokens = order["pool_tokens"] // order["most_rows"]
@@ -44,9 +44,9 @@ class LlamaCpp:
 
     def prefill(self, prompt: list[int]) -> float:
         self._use(1, self._longest)
-        began = time.perf_counter()
+        began = self._clock()
         self._run([(0, i, token, i + 1 == len(prompt)) for i, token in enumerate(prompt)])
-        return time.perf_counter() - began
+        return self._clock() - began
 
     def open(self, prompts: list[list[int]]) -> list[int]:
         self._use(self._rows, self._row_tokens)
@@ -61,13 +61,13 @@ class LlamaCpp:
         del self._lengths[rows:], self._last[rows:]
 
     def decode(self, steps: int) -> tuple[float, list[list[int]]]:
-        began, tokens = time.perf_counter(), []
+        began, tokens = self._clock(), []
         for _ in range(steps):
             entries = zip(self._lengths, self._last, strict=True)
             self._last = self._run([(row, length, token, True) for row, (length, token) in enumerate(entries)])
             self._lengths = [length + 1 for length in self._lengths]
             tokens.append(self._last)
-        return time.perf_counter() - began, [list(row) for row in zip(*tokens, strict=True)]
+        return self._clock() - began, [list(row) for row in zip(*tokens, strict=True)]
 
     def _run(self, entries: list[tuple[int, int, int, bool]]) -> list[int]:
         """(sequence, position, token, wanted) of each token -> the next token behind each wanted one."""

