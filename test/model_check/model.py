@@ -13,6 +13,7 @@ always strike, which covers every pause.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from model_check.reduce import reduced
 from model_check.world import LIFE, Budget, Message, Source, Violation, World
 from sglang.srt.disaggregation.handoff.replay import (
     Fate,
@@ -68,17 +69,14 @@ class Model:
     # --- every step: (is it a fault, the next world) ---
 
     def successors(self, w: World) -> Iterator[tuple[bool, World]]:
-        for fault, world in self._all(w):
-            yield fault, self._without_dead_letters(world)
+        for fault, world in self.steps(w):
+            yield fault, self.reduced(world)
 
-    def _without_dead_letters(self, w: World) -> World:
-        """Drop what would change nothing whenever it came: answers about transfers and grants that are over."""
-        if not self.has("numbers differ between lives"):
-            return w
-        kept = tuple(message for message in w.messages if not _dead(w, message))
-        return w if len(kept) == len(w.messages) else replace(w, messages=kept)
+    def reduced(self, w: World) -> World:
+        """Without what makes no difference any more. Where a rule is missing, numbers may come again: nothing is."""
+        return w if self.without else reduced(w)
 
-    def _all(self, w: World) -> Iterator[tuple[bool, World]]:
+    def steps(self, w: World) -> Iterator[tuple[bool, World]]:
         for world in (*self._decode_steps(w), *self._prefill_steps(w)):
             yield False, world
         for index, message in enumerate(w.messages):
@@ -323,16 +321,3 @@ class Model:
         if w.known and self.has("a cancel takes the number of its ask"):
             w = replace(w, seen=w.seen | {number})
         return w.send(("drained", number))
-
-
-def _dead(w: World, message: Message) -> bool:
-    match message:
-        case ("reply", int(life), int(greeting), int()):
-            return (life, greeting) != w.key or not w.granted
-        case ("wanted", int(greeting)):
-            return greeting != w.greeting or not w.granted
-        case ("ack" | "reject" | "fail" | "drained", int(number)):
-            return number != w.number
-        case ("farewell", int(addressee), int(), int()):
-            return addressee != w.p_life
-    return False
