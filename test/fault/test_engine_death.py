@@ -55,7 +55,7 @@ def test_an_error_in_a_forward_ends_the_engine_with_its_traceback(tiny: Path, tm
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{tmp_path}:{before}"
     try:
-        engine = Engine(*FLAGS, model=tiny)
+        engine = Engine(*FLAGS, model=tiny, fresh=True)
     finally:
         os.environ["PYTHONPATH"] = before
     with engine:

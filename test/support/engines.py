@@ -1,5 +1,6 @@
 """Real engines as child processes, for end-to-end tests."""
 
+import atexit
 import os
 import signal
 import subprocess
@@ -9,17 +10,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 import httpx
 
 from sglang.cluster.child import die_with_parent
+from support.nursery import Child, Nursery
 from support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
 READY_S = 120.0
+
+
+@cache
+def nursery() -> Nursery:
+    """The one of this test run."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
 
 
 def need_model() -> Path:
@@ -31,7 +42,8 @@ def need_model() -> Path:
 class Engine:
     """One launch_server process."""
 
-    def __init__(self, *flags: str, model: Path | None = None, port: int | None = None) -> None:
+    def __init__(self, *flags: str, model: Path | None = None, port: int | None = None, fresh: bool = False) -> None:
+        """`fresh`: as its users start it, in place of a fork of the nursery (support/nursery.py)."""
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 - closed in stop()
@@ -39,8 +51,12 @@ class Engine:
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model or need_model())]
         # Few tests have grammars, and loading their library takes some 5 s of CPU time an engine.
         command += ["--no-grammar-warmup"]
+        command += ["--port", str(self.port), *flags]
+        if not fresh:
+            self.process: subprocess.Popen[bytes] | Child = Child(nursery(), command, self._log.fileno(), ROOT)
+            return
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port), *flags],
+            command,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             cwd=ROOT,

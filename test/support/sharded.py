@@ -66,17 +66,19 @@ def assert_equal(mine: Sequence[Answer], theirs: Sequence[Answer], what: str) ->
 
 
 @contextmanager
-def decode_engines(model: Path, sizes: Sequence[str], peers: Sequence[str]) -> Iterator[list[Engine]]:
+def decode_engines(
+    model: Path, sizes: Sequence[str], peers: Sequence[str], *, fresh: bool = False
+) -> Iterator[list[Engine]]:
     """One for each entry of `sizes` (flags, space-separated), starting; they will use prefill engines at `peers`."""
     mode = ("--disagg-mode", "decode", "--disagg-prefill", ",".join(peers))
     with ExitStack() as stack:
-        yield [stack.enter_context(Engine(*mode, *FLAGS, *size.split(), model=model)) for size in sizes]
+        yield [stack.enter_context(Engine(*mode, *FLAGS, *size.split(), model=model, fresh=fresh)) for size in sizes]
 
 
-def prefill_engine(model: Path, port: int, size: str) -> Engine:
+def prefill_engine(model: Path, port: int, size: str, *, fresh: bool = False) -> Engine:
     """One at control port `port`, starting."""
     mode = ("--disagg-mode", "prefill", "--disagg-bootstrap-port", str(port))
-    return Engine(*mode, *FLAGS, *size.split(), model=model)
+    return Engine(*mode, *FLAGS, *size.split(), model=model, fresh=fresh)
 
 
 def replicas_of(size: str) -> int:
