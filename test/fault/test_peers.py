@@ -127,6 +127,46 @@ def test_a_decode_engine_told_to_leave_answers_what_it_has(whole: Storm, expecte
     assert decode.live.process.wait(20) == 0
 
 
+@pytest.mark.slow
+def test_a_lone_prefill_engine_is_restarted_under_load_and_no_request_fails(
+    whole: Storm, expected: list[list[int]]
+) -> None:
+    """Its transfers are finished, and what is asked meanwhile waits in the decode engine's queue."""
+    other, lone, decode = whole.prefill[0], whole.prefill[1], whole.decode[0]
+    assert other.live.stop() == 0
+    wait_until(lambda: whole.usable(decode) == 1)
+    failed = decode.live.metrics()["num_transfer_failed_reqs_total"]
+    asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    whole.in_transfer(decode)
+    lone.live.process.send_signal(signal.SIGTERM)
+    late = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    assert lone.live.process.wait(20) == 0
+    lone.start()
+    assert tokens(asked) == expected and tokens(late) == expected
+    assert decode.live.metrics()["num_transfer_failed_reqs_total"] == failed, complaints(decode.live.log())
+    other.restart()
+    wait_until(lambda: whole.usable(decode) == 2)
+    whole.check_empty()
+
+
+@pytest.mark.slow
+def test_a_decode_engine_told_to_leave_without_any_prefill_engine_refuses_at_once(whole: Storm) -> None:
+    """As in a cluster that ends because its prefill engine died: clients hear it before the processes are killed."""
+    decode = whole.decode[0]
+    for node in whole.prefill:
+        node.kill()
+    asked = [whole.ask(decode, prompt, 8) for prompt in LOAD]
+    wait_until(lambda: decode.live.metrics()["num_queue_reqs"] == len(LOAD))
+    told_at = time.monotonic()
+    decode.live.process.send_signal(signal.SIGTERM)
+    for future in asked:
+        answer = future.result()
+        assert answer.status_code == 503 and answer.headers["Retry-After"], answer.text
+        assert "shutting down" in answer.text
+    assert time.monotonic() - told_at < 5
+    assert decode.live.process.wait(10) == 0
+
+
 def test_cancels_in_every_phase_bring_everything_back(whole: Storm, expected: list[list[int]]) -> None:
     """Reported case A22: clients that hang up in the queue, in the transfer and while decoding."""
     decode = whole.decode[0]
