@@ -28,7 +28,6 @@ from sglang.srt.managers.role import Role, UnifiedRole
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.cache_manager import CacheManager
 from sglang.srt.messages.frontend import Generate, Outputs, Refused, ToFrontend, ToScheduler
-from sglang.srt.messages.wire import ToDecode, ToPrefill
 
 LAYERS = 3
 TOKEN_BYTES = 8
@@ -293,7 +292,6 @@ class Sim:
     ) -> Role:
         if messenger is None:
             return UnifiedRole()
-        incarnation = self.random.getrandbits(60)
         if mode == "decode":
             link = MemoryLink(name, self.mail, self.cut, self._late)
             self.diallers[name] = link, peers
@@ -302,7 +300,7 @@ class Sim:
                 link=link,
                 layout=layout,
                 peers=peers,
-                incarnation=incarnation,
+                incarnation=self.random.getrandbits(60),
                 settings=self.settings,
                 tracer=NullTracer(),
             )
@@ -310,7 +308,7 @@ class Sim:
             messenger=messenger,
             link=MemoryLink(name, self.mail, self.cut, self._late),
             layout=layout,
-            incarnation=incarnation,
+            incarnation=self.random.getrandbits(60),
             context=CONTEXT,
             vocabulary=VOCABULARY,
             settings=self.settings,
@@ -353,7 +351,7 @@ class Sim:
         self.clock.advance(self.random.random() * 0.002)
 
     def _exit(self, engine: Engine) -> None:
-        """As its process would: what is on the wire to it is lost from here on."""
+        """As its process would: what is on the wire to it is lost."""
         engine.scheduler.close()
         self.network.dead.add(engine.name)
         del self.engines[engine.name]
@@ -398,9 +396,5 @@ class Sim:
             engine.cache.check()
             assert engine.cache.held == 0, f"{engine.name} holds {engine.cache.held} pages"
             gauges = engine.scheduler.role.gauges()
-            assert not gauges.get("num_transfer_slots_used"), gauges
-            assert not gauges.get("num_prefill_inflight_queue_reqs"), gauges
-            assert not gauges.get("num_programs_in_flight"), gauges
-
-
-Wire = ToPrefill | ToDecode
+            for left in ("num_transfer_slots_used", "num_prefill_inflight_queue_reqs", "num_programs_in_flight"):
+                assert not gauges.get(left), gauges
