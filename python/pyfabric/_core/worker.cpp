@@ -18,9 +18,11 @@ namespace {
 constexpr int64_t kMicro = 1'000, kMilli = 1'000'000;
 // How long the worker stays awake after its last piece of work while more is due. Two cores: longer starves the compute.
 // A sleep that the provider ends at once was not worth its system calls, nor the sender's of waking us: after such the
-// worker stays awake for longer, up to the second figure, until a sleep was a long one.
+// worker stays awake for longer, up to the second figure, until a sleep was a long one. tcp, 4K pages: 12-20 sleeps a job
+// instead of 200-470, 0.90-1.2x the raw loop instead of 0.66-0.79x.
 constexpr int64_t kAwakeNs = 20 * kMicro;
-constexpr int64_t kMostAwakeNs = 100 * kMicro;
+constexpr int64_t kMostAwakeNs = 500 * kMicro;
+constexpr int64_t kLateYieldNs = 50 * kMicro;
 constexpr int64_t kWatchNs = 10 * kMicro;  // a spinning worker that waits for a counter alone looks at its rails so often
 constexpr int64_t kFirstNap = 10 * kMicro;
 constexpr int64_t kBusyNap = 200 * kMicro;   // nothing to wake us but something is due: adds at most this to a transfer
@@ -195,7 +197,7 @@ void Worker::wait(int64_t now) {
   const bool watching = options_.spin && !programs_.empty();
   if (watching && !due) return watch_closely(now + kWatchNs);
   if (watching || (due && (options_.spin || now - last_work_ns_ < awake_ns_))) {
-    if (!options_.spin) sched_yield();
+    if (!options_.spin) yield(now);
     return;
   }
   waker_->fall_asleep();
@@ -211,6 +213,14 @@ void Worker::wait(int64_t now) {
     if (ready > (woken ? 1 : 0)) woken_by_rail(now);
   }
   waker_->wake_up(woken);
+}
+
+// A yield that comes back late gave the core to somebody: whoever sleeps instead is moved to an idle core when it wakes.
+void Worker::yield(int64_t now) {
+  sched_yield();
+  if (now_ns() - now < kLateYieldNs) return;
+  awake_ns_ = kAwakeNs;
+  last_work_ns_ = 0;
 }
 
 // Bytes move, though nothing may be complete yet.

@@ -71,6 +71,7 @@ class Worker {
   bool run_commands();
   bool watch(int64_t now);
   void wait(int64_t now);
+  void yield(int64_t now);
   void woken_by_rail(int64_t slept_from);
   void watch_closely(int64_t until) const;
   bool may_sleep();
