@@ -47,8 +47,8 @@ RETRY_PAUSE_S = 0.05
 class DecodeRole(Role):
     """The decode side of every transfer, in the scheduler's thread.
 
-    Told to leave, it finishes what it owns first, and still needs its prefill engines for that; for one that is not there
-    it does not wait.
+    Told to leave, it finishes what it owns first, and still needs its prefill engines for that, but waits for none that
+    is not there.
     """
 
     name = "decode"
