@@ -17,7 +17,7 @@ ifeq ($(wildcard $(PY)),)
 $(shell rm -rf $(STAMPS))
 endif
 
-.PHONY: test-foreign help setup model demo serve bench chaos test test-all test-sanitize fuzz contenders lint format clean
+.PHONY: test-foreign help setup model demo serve bench chaos test test-all test-sanitize test-sanitize-quick fuzz contenders lint format clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,14 +35,17 @@ serve: setup model ## Leave the same cluster running at 127.0.0.1:30000
 bench: setup ## Measure what `make serve` runs; flags in ARGS
 	@$(PY) -m sglang.bench_serving --dataset-name random --random-output-len 64 --num-prompts 32 --max-concurrency 8 $(ARGS)
 
-test: setup model ## Run the tests; flags in ARGS
-	@$(PY) -m pytest -m "not slow and not gpu" $(ARGS)
+test: setup model ## Run the tests, two halves side by side; pytest's flags in ARGS
+	@$(PY) test/support/halves.py -m "not slow and not gpu" $(ARGS)
 
 test-all: setup model ## Run the tests and the long ones
 	@$(PY) -m pytest -m "not gpu" $(ARGS)
 
 chaos: setup ## Break engines under load and check what was promised; flags in ARGS
 	@$(PY) benchmark/chaos.py $(ARGS)
+
+test-sanitize-quick: setup ## A short fuzz and tests of pyfabric with the address and undefined behaviour sanitizers
+	@test/tools/sanitize.sh address quick -q
 
 test-sanitize: setup ## Run fuzz and tests of pyfabric on builds with sanitizers: address and undefined, then thread
 	@for kind in address thread; do test/tools/sanitize.sh $$kind fuzz && test/tools/sanitize.sh $$kind tests -q || exit 1; done

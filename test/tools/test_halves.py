@@ -22,6 +22,18 @@ def test_summaries_are_added_up() -> None:
         halves.tally([first, "Killed\n"])
 
 
+def test_flags_may_leave_one_half_without_tests_but_not_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("waits", "computes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"test_{name}.py").write_text(f"def test_{name}(): pass\n")
+    monkeypatch.setattr(halves, "halves", lambda: ([str(tmp_path / "waits")], [str(tmp_path / "computes")]))
+    assert halves.main(["-k", "waits"]) == 0
+    assert capsys.readouterr().out.endswith("1 passed, 0 failed, 0 skipped\n")
+    assert halves.main(["-k", "neither"]) == 1
+
+
 @pytest.mark.parametrize(("red", "code"), [((), 0), (("waits",), 1), (("computes",), 1)])
 def test_a_red_half_is_red(
     red: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
