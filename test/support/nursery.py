@@ -15,6 +15,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +30,8 @@ MAINS = (
 """What a nursery runs."""
 ALSO = ("sglang.srt.entrypoints.launch",)
 """What those import late."""
-MESSAGE = 1 << 16
+MESSAGE = 1 << 18
+"""Bytes of a request: command line and environment."""
 
 
 def program(argv: Sequence[str], env: Mapping[str, str], keep: Sequence[int] = ()) -> Callable[[], None]:
@@ -124,11 +126,13 @@ class Nursery:
                 env={**os.environ, "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))},
             )
         self._control = here
+        self._lock = threading.Lock()
 
     def ask(self, request: Mapping[str, object], *descriptors: int) -> Any:  # noqa: ANN401
         """Its answer to one request."""
-        socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-        data = self._control.recv(MESSAGE)
+        with self._lock:
+            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            data = self._control.recv(MESSAGE)
         assert data, f"the nursery ended with {self.process.wait(10)}"
         return json.loads(data)
 
