@@ -125,8 +125,8 @@ MUTATIONS = (
     Mutation(
         "a connection that ended and was made again is no hang-up",
         "srt/ipc/guard.py",
-        "        elif event & NOT_TAKEN and self._ended:\n",
-        "        elif event & ENDED:\n",
+        "            self._up, self._ended = False, True\n",
+        "            return True\n",
         ("test/srt/ipc/test_links.py",),
         "dialled_again",
     ),

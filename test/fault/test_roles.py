@@ -242,7 +242,7 @@ def test_heartbeats_of_another_incarnation_do_not_keep_a_peer_alive() -> None:
 
 def test_an_engine_that_hung_up_is_lost_before_it_is_silent() -> None:
     """Its request goes to the other at once, not when heartbeats have been missed."""
-    sim = cluster(prefills=2, heartbeat_s=100.0)
+    sim = cluster(prefills=2, heartbeat_s=100.0, ask_timeout_s=100.0)
     answers = [sim.ask("d0", str(i), PROMPT[i:], 3) for i in range(2)]
     until(sim, lambda: sim.engines["d0"].scheduler.role.gauges()["num_transfer_slots_used"] == 2)
     killed_at = sim.clock.now()

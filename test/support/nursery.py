@@ -5,8 +5,8 @@ one 0.5 s. It has processes of its own as before, which run the same modules as 
 real. What differs: /proc shows the nursery's command line, and what Python or a library reads when it is loaded
 (PYTHONPATH, OMP_NUM_THREADS, SGLANG_LIBFABRIC) is the nursery's. A test that looks at those starts its engine fresh.
 
-Nothing has computed in the process that is forked, be it the nursery, an HTTP process that starts its scheduler or a lead
-that starts its ranks: a child of one whose OpenMP helpers run would wait for helpers that it does not have.
+Nothing has computed in the process that is forked, be it the nursery, an HTTP process that starts its scheduler or a
+lead that starts its ranks: a child of one whose OpenMP helpers run would wait for helpers that it does not have.
 
 Run as a script, this file is the nursery: requests come over a socket, each with the descriptor of a log.
 """
