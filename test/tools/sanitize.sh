@@ -62,7 +62,7 @@ P
 
 # Both at once: the tests mostly wait. Killed and stopped processes are the fuzz's business here, idle time is nobody's.
 quick() {
-  fuzz 3000 > "$folder.fuzz" 2>&1 & local running=$! failed=0
+  fuzz 20000 > "$folder.fuzz" 2>&1 & local running=$! failed=0
   tests --ignore test/pyfabric/test_processes.py --ignore test/pyfabric/test_machine.py -k "not idle_engine" "$@" || failed=1
   wait $running || failed=1
   cat "$folder.fuzz"

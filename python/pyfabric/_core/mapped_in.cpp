@@ -57,6 +57,7 @@ bool MappedRail::take(In& in, const Note& note, File file) {
 void MappedRail::work(In& in, Completion* to, size_t& count, size_t most) {
   if (!in.ring) return;
   const uint64_t submitted = in.ring->submitted.load(std::memory_order_acquire);
+  show_ring_order();
   if (submitted - in.done > kRingEntries) {
     in.broken = true;
     return;
@@ -90,6 +91,7 @@ uint64_t MappedRail::carry_some(In& in, uint64_t submitted, Completion* to, size
     count = counted;
     return moved;
   }
+  show_ring_order();
   // Before our look at wake_sender_at, for everyone: else the sender could miss this count and we its sleep.
   in.ring->completed.store(in.done = done, std::memory_order_seq_cst);
   return moved;

@@ -72,6 +72,7 @@ long MappedRail::post(const Write& write) {
   for (size_t i = 0; i < write.extents; ++i)
     entry.list[i] = {uint64_t(write.local[i].iov_base) - source.address, write.remote[i].addr, write.remote[i].len};
   out.contexts[out.submitted % kRingEntries] = write.context;
+  show_ring_order();
   out.ring->submitted.store(++out.submitted, std::memory_order_seq_cst);
   // A full socket buffer holds bells enough.
   if (out.ring->receiver_asleep.load(std::memory_order_seq_cst) && out.ring->receiver_asleep.exchange(0))
@@ -82,6 +83,7 @@ long MappedRail::post(const Write& write) {
 void MappedRail::reap(Out& out, Completion* to, size_t& count, size_t most) {
   if (!out.ring) return;
   const uint64_t completed = std::min(out.ring->completed.load(std::memory_order_acquire), out.submitted);
+  show_ring_order();
   for (; out.reaped < completed && count < most; ++out.reaped) {
     const size_t place = out.reaped % kRingEntries;
     const int status = out.ring->list[place].status;
