@@ -249,3 +249,45 @@ def test_warming_an_absent_peer_ends_as_lost(engine: Engine, receiver: Child) ->
     (lost,) = Side(engine).wait(PeerLost, seconds=10)
     assert isinstance(lost, PeerLost)
     assert (lost.peer, bool(lost.reason)) == (peer, True)
+
+
+PAUSED = """
+import os, sys, threading
+from pyfabric import Engine
+def use(slot):
+    while not over.is_set():
+        engine.expect(slot, 1)
+        try:
+            engine.forget(slot)  # waits for the worker
+        except Exception:
+            os._exit(1)
+over = threading.Event()
+with Engine(provider="tcp") as engine:
+    engine.start()
+    users = [threading.Thread(target=use, args=[slot]) for slot in range(16)]
+    for user in users:
+        user.start()
+    print("on", flush=True)
+    sys.stdin.read()
+    over.set()
+    for user in users:
+        user.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_was_stopped_does_not_take_the_stop_for_a_hang() -> None:
+    """Stopped while it waits for its own worker, for longer than it has patience with it (5 s)."""
+    child = subprocess.Popen([sys.executable, "-c", PAUSED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "on\n"
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        child.send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        child.communicate(timeout=10)
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        child.wait()

@@ -160,9 +160,9 @@ bool Engine::revoke(Region& region, const std::string& peer) {
   std::vector<CutSocket> cut;
   for (const auto& rail : rails)
     for (const CutSocket& socket : rail->cut_incoming(writer ? &*writer : nullptr)) cut.push_back(socket);
-  const int64_t give_up = now_ns() + kRevokeNs;
+  Patience patience(kRevokeNs);
   do {
-    if (now_ns() > give_up || !worker_->pass_by(kRevokeNs))
+    if (patience.over() || !worker_->pass_by(kRevokeNs))
       throw FabricFailure(FI_ETIMEDOUT, "revoke: the worker hangs inside provider " + provider_);
   } while (!drained(cut));
   return true;

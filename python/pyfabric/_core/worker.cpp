@@ -77,7 +77,9 @@ bool Worker::stop(int64_t patience_ns) {
   waker_->wake();
   if (!thread_.joinable()) return true;
   std::unique_lock lock(ended_mutex_);
-  const bool ended = ended_signal_.wait_for(lock, std::chrono::nanoseconds(patience_ns), [this] { return ended_; });
+  bool ended = false;
+  for (Patience patience(patience_ns); !ended && !patience.over();)
+    ended = ended_signal_.wait_for(lock, std::chrono::nanoseconds(Patience::kStep / 2), [this] { return ended_; });
   lock.unlock();
   if (ended) thread_.join();
   else thread_.detach();
@@ -96,13 +98,13 @@ bool Worker::credit_all(int64_t patience_ns) {
 }
 
 bool Worker::wait_until(int64_t patience_ns, const std::function<bool()>& reached) {
-  const int64_t give_up = now_ns() + patience_ns;
+  Patience patience(patience_ns);
   while (!reached()) {
     {
       const std::lock_guard lock(ended_mutex_);
       if (ended_) return true;
     }
-    if (now_ns() > give_up) return false;
+    if (patience.over()) return false;
     waker_->wake();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
@@ -241,9 +243,8 @@ void Worker::drain_for_stop() {
     program->fail(-1, "engine closed");
     settle(*program);
   }
-  const int64_t give_up = now_ns() + std::min(kStopDrain, options_.deadline_ns);
-  for (int64_t now = now_ns(); in_flight_ > 0 && now < give_up; now = now_ns())
-    if (!reap(now)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  for (Patience patience(std::min(kStopDrain, options_.deadline_ns)); in_flight_ > 0 && !patience.over();)
+    if (!reap(now_ns())) std::this_thread::sleep_for(std::chrono::microseconds(50));
   sweep();
 }
 
