@@ -5,6 +5,7 @@ The scripted scheduler and the load generator (raw sockets, keep-alive) are proc
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import sys
 import time
@@ -42,8 +43,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--model", default="", help="named in every request; other servers insist on it")
     arguments = parser.parse_args()
     text = f'"max_tokens":{arguments.tokens},"stream":true'
+    if arguments.model:
+        text += f',"model":{json.dumps(arguments.model)}'
     for path, body in (
         ("/v1/completions", '{"prompt":"one two three",' + text + "}"),
         ("/v1/chat/completions", '{"messages":[{"role":"user","content":"hi"}],' + text + "}"),
