@@ -14,6 +14,12 @@ def test_each_file_of_tests_is_in_one_half() -> None:
         assert len(homes) == 1, path
 
 
+@pytest.fixture(autouse=True)
+def bare_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugins of this environment take seconds to load."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def test_summaries_are_added_up() -> None:
     first = "...\n==== 3 failed, 12 passed, 1 skipped, 7 deselected in 3.21s ====\n"
     second = "== 5 passed, 1 error in 1.00s (0:00:01) ==\n"
