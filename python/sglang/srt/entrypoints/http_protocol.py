@@ -6,6 +6,7 @@ httpx does where a request is cancelled at the wrong moment) took all descriptor
 """
 
 from asyncio import TimerHandle, Transport
+from typing import Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -28,12 +29,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     silence_s = SILENCE_S
     _head_bytes = 0
-    _begun = False
-    """Whether a request has begun to arrive, and is not whole."""
-    _whole = False
-    """Whether a whole one has arrived, and nothing since."""
-    _in_head = True
-    """Whether what comes next belongs to a head."""
+    _part: Literal["nothing", "head", "body"] = "nothing"
+    """What of a request has begun to arrive, and is not whole."""
     _due: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn's own
@@ -48,36 +45,36 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the socket."""
+        self._wait()  # until a request is whole
         self._head_bytes += len(data)
-        self._whole = False
         super().data_received(data)
         if self._head_bytes > HEAD_LIMIT and not self.transport.is_closing():
             self.transport.write(TOO_LARGE)
             self.transport.close()
-        if not self._whole:
-            self._wait()
 
     def on_message_begin(self) -> None:
         """The parser has seen the first byte of a request."""
-        self._begun, self._whole = True, False
+        self._part = "head"
+        self._wait()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The parser has seen the whole head."""
         self._head_bytes = 0
-        self._in_head = False
+        self._part = "body"
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """The parser has seen a piece of the body."""
         self._head_bytes = 0
         self._wait_no_more()
+        self._wait()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The parser has seen a whole request."""
         self._head_bytes = 0
-        self._begun, self._whole, self._in_head = False, True, True
+        self._part = "nothing"
         self._wait_no_more()
         super().on_message_complete()
 
@@ -93,9 +90,9 @@ class BoundedHttp(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._due = None
         answering = self.cycle is not None and not self.cycle.response_complete
-        if self.pipeline or (self._in_head and answering):
+        if self.pipeline or (answering and self._part != "body"):
             self._wait()  # an earlier request is still answered, and its client may not be heard meanwhile
             return
-        if self._in_head and self._begun:
+        if self._part == "head":
             self.transport.write(TOO_LATE)
         self.transport.close()
