@@ -42,6 +42,18 @@ def load(sim: Sim, seed: int, count: int, longest: int = 60, tokens: int = 12) -
     return loads
 
 
+def turns(sim: Sim, count: int) -> None:
+    for _ in range(count):
+        sim.turn()
+
+
+def settle(sim: Sim, loads: list[tuple[list[int], int]]) -> None:
+    """Every request ends, with the right tokens, and everything comes back."""
+    sim.run(60_000)
+    check(sim, loads)
+    sim.check_empty()
+
+
 def check(sim: Sim, loads: list[tuple[list[int], int]]) -> None:
     for i, (prompt, wanted) in enumerate(loads):
         answer = sim.answers[str(i)]
@@ -105,9 +117,7 @@ def test_failing_writes_are_retried_without_a_wrong_token(seed: int) -> None:
         seed, faults=Faults(fail=0.01, reorder=0.3), settings=RoleSettings(local_tokens=0, fallback_local=True)
     )
     loads = load(sim, seed, 10)
-    sim.run(60_000)
-    check(sim, loads)
-    sim.check_empty()
+    settle(sim, loads)
 
 
 @settings(max_examples=12, deadline=None)
@@ -118,9 +128,7 @@ def test_bytes_of_failed_writes_that_land_late_miss_the_pages_next_owner(seed: i
         seed, decodes=1, pages=24, faults=Faults(fail=0.05), settings=RoleSettings(local_tokens=0, fallback_local=True)
     )
     loads = load(sim, seed, 16, longest=50)
-    sim.run(60_000)
-    check(sim, loads)
-    sim.check_empty()
+    settle(sim, loads)
 
 
 @settings(max_examples=20, deadline=None)
@@ -128,9 +136,7 @@ def test_bytes_of_failed_writes_that_land_late_miss_the_pages_next_owner(seed: i
 def test_a_tiny_pool_on_both_sides_retracts_and_stays_exact(seed: int) -> None:
     sim = cluster(seed, pages=20, faults=Faults(delay=0.2))
     loads = load(sim, seed, 12, longest=50, tokens=20)
-    sim.run(60_000)
-    check(sim, loads)
-    sim.check_empty()
+    settle(sim, loads)
 
 
 @settings(max_examples=20, deadline=None)
@@ -138,12 +144,9 @@ def test_a_tiny_pool_on_both_sides_retracts_and_stays_exact(seed: int) -> None:
 def test_a_killed_prefill_engine_costs_no_request(seed: int, patience: int) -> None:
     sim = cluster(seed, prefills=2, faults=Faults(delay=0.3))
     loads = load(sim, seed, 12)
-    for _ in range(patience):
-        sim.turn()
+    turns(sim, patience)
     sim.kill("p0")
-    sim.run(60_000)
-    check(sim, loads)
-    sim.check_empty()
+    settle(sim, loads)
 
 
 @settings(max_examples=20, deadline=None)
@@ -151,16 +154,13 @@ def test_a_killed_prefill_engine_costs_no_request(seed: int, patience: int) -> N
 def test_a_prefill_engine_that_freezes_and_thaws_writes_nothing_into_reused_pages(seed: int, patience: int) -> None:
     sim = cluster(seed, prefills=2, pages=40, faults=Faults(delay=0.3))
     loads = load(sim, seed, 12)
-    for _ in range(patience):
-        sim.turn()
+    turns(sim, patience)
     sim.engines["p0"].paused = True
     for _ in range(500):
         sim.turn()
         sim.clock.advance(0.02)
     sim.engines["p0"].paused = False
-    sim.run(60_000)
-    check(sim, loads)
-    sim.check_empty()
+    settle(sim, loads)
 
 
 @settings(max_examples=20, deadline=None)
@@ -169,15 +169,11 @@ def test_a_prefill_engine_taken_for_dead_costs_no_request_and_is_used_again(seed
     """Its connections ended and the next dial failed, and yet it lives and goes on writing."""
     sim = cluster(seed, prefills=2, pages=40, faults=Faults(delay=0.3))
     loads = load(sim, seed, 12)
-    for _ in range(patience):
-        sim.turn()
+    turns(sim, patience)
     sim.hang_up("p0")
-    sim.run(60_000)
-    check(sim, loads)
-    sim.check_empty()
+    settle(sim, loads)
     sim.clock.advance(1.0)
-    for _ in range(100):
-        sim.turn()
+    turns(sim, 100)
     usable = [sim.engines[name].scheduler.role.gauges()["num_usable_prefill_engines"] for name in ("d0", "d1")]
     assert usable == [2, 2]
 
@@ -187,8 +183,7 @@ def test_a_prefill_engine_taken_for_dead_costs_no_request_and_is_used_again(seed
 def test_a_killed_decode_engine_leaves_nothing_on_the_prefill_engine(seed: int, patience: int) -> None:
     sim = cluster(seed, faults=Faults(delay=0.3))
     load(sim, seed, 12)
-    for _ in range(patience):
-        sim.turn()
+    turns(sim, patience)
     sim.kill("d0")
     for rid in list(sim.answers):
         if int(rid) % 2 == 0:
@@ -206,8 +201,7 @@ def test_a_prefill_engine_restarted_under_its_name_is_used_again(seed: int, pati
     """Reported case A26."""
     sim = cluster(seed)
     loads = load(sim, seed, 10)
-    for _ in range(patience):
-        sim.turn()
+    turns(sim, patience)
     sim.kill("p0")
     sim.restart("p0", mode="prefill", pages=96)
     sim.run(60_000)
@@ -225,8 +219,7 @@ def test_a_rolling_restart_of_prefill_engines_fails_no_transfer(
     sim = cluster(seed, prefills=prefills, faults=Faults(delay=0.3), mail_delay=delay)
     loads = load(sim, seed, 16)
     for i in range(prefills):
-        for _ in range(patience):
-            sim.turn()
+        turns(sim, patience)
         sim.engines[f"p{i}"].to.append(Shutdown(drain=True))
         while f"p{i}" in sim.engines:
             sim.turn()
