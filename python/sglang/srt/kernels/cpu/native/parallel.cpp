@@ -26,33 +26,7 @@ struct Block {
   }
 };
 
-// libgomp's entry points, which LLVM's and Intel's runtimes have too. torch loads its runtime for the whole process.
-struct OpenMP {
-  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
-  int (*max_threads)();
-  int (*thread)();
-  int (*count)();
-
-  template <typename F> static void find(F& f, const char* name) { f = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name)); }
-
-  OpenMP() {
-    find(parallel, "GOMP_parallel");
-    find(max_threads, "omp_get_max_threads");
-    find(thread, "omp_get_thread_num");
-    find(count, "omp_get_num_threads");
-    if (!max_threads || !thread || !count) parallel = nullptr;
-  }
-};
-
-const OpenMP& openmp() {
-  static const OpenMP found;
-  return found;
-}
-
-struct Region {
-  void (*body)(void*, int, int);
-  void* context;
-};
+int one() { return 1; }
 
 }  // namespace
 
@@ -66,17 +40,18 @@ void* shared_scratch(size_t bytes) {
   return block.of(bytes);
 }
 
-int threads() { return openmp().parallel ? openmp().max_threads() : 1; }
+int threads() {
+  // libgomp's name, which LLVM's and Intel's runtimes have too. torch loads its runtime for the whole process.
+  static int (*const most)() = [] {
+    auto* found = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+    return found ? found : one;
+  }();
+  return most();
+}
 
-void run(int count, void (*body)(void*, int, int), void* context) {
-  if (count == 1 || !openmp().parallel) return body(context, 0, 1);
-  Region region{body, context};
-  openmp().parallel(
-      [](void* p) {
-        const Region& r = *static_cast<Region*>(p);
-        r.body(r.context, openmp().thread(), openmp().count());
-      },
-      &region, static_cast<unsigned>(count), 0);
+void run(const Job& job, int threads) {
+  thread_local Team team;
+  team.work(job, threads);
 }
 
 }  // namespace cpu_kernels

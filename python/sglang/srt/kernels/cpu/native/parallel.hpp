@@ -1,9 +1,11 @@
 // Threads and scratch memory.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+
+#include "team.hpp"
 
 namespace cpu_kernels {
 
@@ -16,41 +18,29 @@ void* shared_scratch(size_t bytes);
 // How many threads the caller may use: what OpenMP says, so torch.set_num_threads holds for these kernels too.
 int threads();
 
-// Runs body(context, index, count) on `count` threads of the OpenMP runtime that torch has loaded: a pool of our own
-// would fight its spinning threads for the cores. Without such a runtime everything happens on the caller's thread.
-void run(int count, void (*body)(void* context, int index, int count), void* context);
+// Every item of the job, on the calling thread and its own helpers.
+void run(const Job& job, int threads);
 
-template <typename F> void run(int count, F& body) {
-  run(count, [](void* context, int index, int n) { (*static_cast<F*>(context))(index, n); }, &body);
+template <typename F> void run(int64_t items, int64_t piece, int ranges, int threads, const F& body) {
+  const auto call = [](const void* context, int64_t first, int64_t last) { (*static_cast<const F*>(context))(first, last); };
+  run(Job{call, &body, items, piece, ranges}, threads);
 }
 
 // Ranges of `chunk` items, each taken by the thread that is free.
-template <typename F> void share(int64_t items, int64_t chunk, bool parallel, F&& body) {
+template <typename F> void share(int64_t items, int64_t chunk, bool parallel, const F& body) {
   const int count = parallel && items > chunk ? threads() : 1;
-  if (count == 1) {
-    if (items) body(0, items);
-    return;
-  }
-  std::atomic<int64_t> next{0};
-  auto work = [&](int, int) {
-    for (int64_t first; (first = next.fetch_add(chunk, std::memory_order_relaxed)) < items;)
-      body(first, first + chunk < items ? first + chunk : items);
-  };
-  run(count, work);
+  if (count > 1) run(items, chunk, 1, count, body);
+  else if (items) body(0, items);
 }
 
-// Equal items, each thread takes one range.
-template <typename F> void split(int64_t items, bool parallel, F&& body) {
-  const int count = parallel && items > 1 ? threads() : 1;
-  if (count == 1) {
-    body(0, items);
-    return;
-  }
-  auto work = [&](int index, int n) {
-    const int64_t first = items * index / n, last = items * (index + 1) / n;
-    if (first < last) body(first, last);
-  };
-  run(count, work);
+// In how many pieces a thread's range is computed: a helper that comes late leaves the rest of them to the others.
+constexpr int kPieces = 4;
+
+// Equal items: each thread has one range, and what a thread has not come to the others do.
+template <typename F> void split(int64_t items, bool parallel, const F& body) {
+  const int count = parallel && items > 1 ? std::min(threads(), Team::kMostThreads) : 1;
+  if (count > 1) run(items, (items + kPieces * count - 1) / (kPieces * count), count, count, body);
+  else body(0, items);
 }
 
 }  // namespace cpu_kernels
