@@ -66,8 +66,12 @@ def test_a_thread_that_ends_takes_its_helpers_along() -> None:
 
 def test_threads_that_compute_at_once_do_not_mix() -> None:
     found: list[bool] = []
-    threads = [threading.Thread(target=on_a_thread, args=(lambda r=product(i): found.extend(r() for _ in range(200)),))
-               for i in range(3)]  # fmt: skip
+
+    def multiply(seed: int) -> None:
+        right = product(seed)
+        found.extend(right() for _ in range(200))
+
+    threads = [threading.Thread(target=on_a_thread, args=(lambda seed=seed: multiply(seed),)) for seed in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
