@@ -88,7 +88,7 @@ class StepResults:
 
 
 def prepare_thread(threads: int, cores: Collection[int]) -> None:
-    """Pinning and thread counts are per thread: OpenMP's helpers inherit both from here."""
+    """Pinning and thread counts are per thread: OpenMP's helpers and the kernels' inherit both from here."""
     if cores:
         os.sched_setaffinity(0, cores)
     torch.set_num_threads(threads)

@@ -28,7 +28,7 @@ class PackedWeight(NamedTuple):
 
 
 class CpuKernels:
-    """The kernels of one instruction set. All of them run on the calling thread and torch's OpenMP threads."""
+    """The kernels of one instruction set. They run on the calling thread and on helpers that belong to it."""
 
     def __init__(self, level: str) -> None:
         """`level`: one of `levels()`; raises ValueError for any other."""
