@@ -17,7 +17,7 @@ ifeq ($(wildcard $(PY)),)
 $(shell rm -rf $(STAMPS))
 endif
 
-.PHONY: test-foreign help setup model demo serve bench chaos test test-all test-sanitize test-sanitize-quick fuzz contenders lint format clean
+.PHONY: test-foreign help setup model demo serve bench chaos test test-all test-sanitize test-sanitize-quick test-sanitize-threads fuzz contenders lint format clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ chaos: setup ## Break engines under load and check what was promised; flags in A
 
 test-sanitize-quick: setup ## A short fuzz and tests of pyfabric with the address and undefined behaviour sanitizers
 	@test/tools/sanitize.sh address quick -q
+
+test-sanitize-threads: setup ## A short fuzz of pyfabric with the thread sanitizer, three nodes in one process
+	@test/tools/sanitize.sh thread fuzz 20000 7
 
 test-sanitize: setup ## Run fuzz and tests of pyfabric on builds with sanitizers: address and undefined, then thread
 	@for kind in address thread; do test/tools/sanitize.sh $$kind fuzz && test/tools/sanitize.sh $$kind tests -q || exit 1; done

@@ -50,11 +50,16 @@ class Row:
 def compare(
     contenders: Mapping[str, Contender], nbytes: int, rounds: int
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Medians of GB/s, and every round's ratio of the first contender to each other. One unmeasured round first."""
+    """Medians of GB/s, and every round's ratio of the first contender to each other. One unmeasured round first.
+
+    Each round begins with another contender, so that nobody is always the one that comes after a certain other.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
     for turn in range(rounds + 1):
-        for name, contender in contenders.items():
-            took = contender.seconds()
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            took = contenders[name].seconds()
             if turn:
                 seconds[name].append(took)
     first, *others = seconds

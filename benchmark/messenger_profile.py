@@ -1,21 +1,25 @@
 """Where does a job's time go? What the threads that carry one of messenger.py's jobs spend on a CPU, and asleep.
 
-    python benchmark/messenger_profile.py [--provider mapped] [--pages 65536] [--rounds 20]
+    python benchmark/messenger_profile.py [--provider mapped] [--pages 65536] [--runs] [--idle MS] [--cold MIB]
 
 For pyfabric the two workers, for the raw loop its processes; per job, medians over the rounds. "on CPU" and "waiting"
 (for a CPU that others hold) are the kernel's words (/proc/PID/task/TID/schedstat), "sleeps" voluntary switches. What
-is left of a job's wall time is spent asleep.
+is left of a job's wall time is spent asleep. --idle and --cold give every job the start that it has where other
+contenders ran in between: threads long asleep, and caches and page tables full of other memory.
 """
 
 import argparse
 import os
 import re
 import statistics
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import numpy as np
 
 from messenger_jobs import Memory, make_job
 from messenger_pairs import Contender, Pair, Raw, Script, Transfer, build_raw
@@ -73,7 +77,11 @@ def main() -> None:
     parser.add_argument("--provider", default="mapped")
     parser.add_argument("--pages", default="65536")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--runs", action="store_true", help="half of the pages in runs of 8")
+    parser.add_argument("--idle", type=int, default=0, help="ms of sleep before each job")
+    parser.add_argument("--cold", type=int, default=0, help="MiB of other memory touched before each job")
     args = parser.parse_args()
+    other = np.ones(args.cold << 20, np.uint8)
     memory: Memory = "memfd" if args.provider == "mapped" else "small"
     with ExitStack() as stack:
         raw = stack.enter_context(Raw(build_raw(), "copy" if args.provider == "mapped" else args.provider, memory))
@@ -82,7 +90,7 @@ def main() -> None:
         (sender,), (receiver,) = (tasks(pid, "pyfabric") for pid in (os.getpid(), pair.child.process.pid))
         loop = dict(zip(("sender", "receiver"), [raw.process.pid, *children(raw.process.pid)], strict=False))
         for size in map(int, args.pages.split(",")):
-            job = make_job(size, runs=False)
+            job = make_job(size, runs=args.runs)
             form = "nontemporal" if args.provider == "mapped" else "write"
             extents = 1 if args.provider == "mapped" else 4
             contenders: dict[str, tuple[Contender, dict[str, Path]]] = {
@@ -96,6 +104,8 @@ def main() -> None:
             found: dict[str, list[tuple[float, dict[str, Use]]]] = {name: [] for name in contenders}
             for turn in range(args.rounds + 1):
                 for name, (contender, threads) in contenders.items():
+                    other[::64] += 1
+                    time.sleep(args.idle / 1e3)
                     taken = list(measure(contender, threads, 1))
                     found[name] += taken if turn else []
             for name, taken in found.items():

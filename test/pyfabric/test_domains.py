@@ -6,6 +6,7 @@ import stat
 import struct
 from collections import Counter as Count
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -52,18 +53,44 @@ def test_a_batch_is_spread_and_counted_as_one(sides: tuple[Side, Side]) -> None:
     assert sender.engine.peer_stats(peer).pages_posted == SHAPE.layers * SHAPE.pages
 
 
+def sockets() -> Iterator[socket.socket]:
+    """Copies of this process's TCP sockets, closed when the next is asked for."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if not stat.S_ISSOCK(entry.stat().st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(entry.name))) as sock:
+                if (sock.family, sock.type) == (socket.AF_INET, socket.SOCK_STREAM):
+                    yield sock
+
+
 def received_bytes() -> Count[str]:
     """tcpi_bytes_received (linux/tcp.h) of this process's TCP sockets, by local address."""
     found: Count[str] = Count()
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            if stat.S_ISSOCK(entry.stat().st_mode):
-                with socket.socket(fileno=os.dup(int(entry.name))) as sock:
-                    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    found[sock.getsockname()[0]] += struct.unpack_from("Q", info, 128)[0]
-        except OSError:
-            continue  # not TCP, or closed meanwhile
+    for sock in sockets():
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        found[sock.getsockname()[0]] += struct.unpack_from("Q", info, 128)[0]
     return found
+
+
+def test_an_accepted_connection_has_room_from_its_start() -> None:
+    """A kernel begins with 128 KiB (tcp_rmem) and raises it late; the mark that asks for more must not stay."""
+    with Engine(provider="tcp") as sender, Engine(provider="tcp") as receiver:
+        sender.start()
+        receiver.start()
+        peer, side = sender.connect(receiver.address), Side(sender)
+        sender.warm(peer)
+        side.wait(PeerReady)
+        listening = {s.getsockname() for s in sockets() if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)}
+        accepted = [
+            (s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF), s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT))
+            for s in sockets()
+            if s.getsockname() in listening and not s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        ]
+    most = int(Path("/proc/sys/net/ipv4/tcp_rmem").read_text().split()[2])
+    ((room, mark),) = accepted
+    assert room >= min(8 << 20, most // 2)
+    assert mark == 1
 
 
 def test_every_connection_carries_its_share() -> None:

@@ -57,6 +57,7 @@ Fabric::Fabric(const std::string& wanted, const std::string& node, const std::st
     check(fi_setname(&e->fid, const_cast<char*>(name.c_str()), name.size() + 1), "fi_setname" + at);
   }
   check(fi_enable(e), "fi_enable" + at);
+  widen_window(endpoint());
 }
 
 void Fabric::open_queue() {

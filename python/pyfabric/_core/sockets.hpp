@@ -26,6 +26,9 @@ std::vector<CutSocket> cut_connections_to(const std::string& endpoint);
 // machine, and those from other machines, are spared.
 std::vector<CutSocket> cut_accepted(const std::string& endpoint, const Address* writer);
 
+// Opens the receive window of connections that will be accepted at our own `endpoint`. Throws FabricFailure.
+void widen_window(const std::string& endpoint);
+
 // True when the provider has closed all of them.
 bool closed(const std::vector<CutSocket>& sockets);
 
