@@ -26,7 +26,9 @@ from sglang.srt.layers.attention.cpu import CpuAttention
 from sglang.srt.layers.attention.torch_native import TorchNativeAttention
 
 WORKING_SET = 64 << 20
-"""Bytes of weights or KV that a round walks through, so that they come from memory."""
+"""Bytes of weights that a round walks through, so that they come from memory."""
+KV_SET = 256 << 20
+"""Bytes of KV likewise: pages lie scattered, and of 64 MiB a cache of 32 MiB would keep some."""
 LINEAR = ((960, 576), (3072, 576), (576, 1536), (6144, 1024))
 """(outputs, inputs): SmolLM2-135M's and one of Qwen3-0.6B's."""
 ROWS = (1, 4, 8, 16, 32, 512)
@@ -118,17 +120,18 @@ def attention() -> Iterator[Question]:
     """A decode step's attention over bfloat16 pages of 16 tokens, context 512, page order shuffled."""
     context, page_size = 512, 16
     for heads, kv_heads, dim in HEADS:
-        for rows in (1, 8):
+        for rows in (1, 8, 16):
             token_bytes = kv_heads * 2 * dim * 2
-            layers = max(1, WORKING_SET // (rows * context * token_bytes))
+            layers = max(1, KV_SET // (rows * context * token_bytes))
             layout = KVLayout(
                 kind="gqa", layers=layers, page_size=page_size, kv_heads=kv_heads, head_dim=dim, dtype="bfloat16",
                 model="m",
             )  # fmt: skip
             shard = ShardLayout(kv=layout, tp_size=1, num_pages=rows * context // page_size)
             pool = GQAPool(shard, 0, PrivateMemory(shard.region_bytes(0), lambda nbytes: None))
-            for layer in range(layers):
-                pool.layer(layer).normal_()
+            first = pool.layer(0).normal_()
+            for layer in range(1, layers):
+                pool.layer(layer).copy_(first)
             table = torch.randperm(shard.num_pages).to(torch.int32).view(rows, -1)
             batch = AttentionBatch(
                 (AttentionRow(context - 1, 1),) * rows, table, torch.full((rows,), context - 1, dtype=torch.int64)

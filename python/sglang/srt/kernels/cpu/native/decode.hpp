@@ -11,52 +11,19 @@ using namespace cpu_kernels;
 constexpr int64_t kBlock = 64;  // keys of one softmax
 constexpr int64_t kScored = 16;  // keys scored at a time, a multiple of LANES: their sums are folded together
 
-// Sums of the lanes of LANES vectors, as one vector. Each step halves the vectors that remain.
-#if LANES == 16
-INLINE Floats fold8(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-         __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+// A lane whose number has bit STEP is b's, the others are a's; each is added to the one STEP away. The first shuffle is a
+// blend, which has more units than the other kind.
+template <int STEP, size_t... LANE> INLINE Floats fold(Floats a, Floats b, std::index_sequence<LANE...>) {
+  return __builtin_shufflevector(a, b, (LANE & STEP ? LANES + LANE : LANE)...) +
+         __builtin_shufflevector(a, b, (LANE & STEP ? LANES + LANE - STEP : LANE + STEP)...);
 }
-INLINE Floats fold4(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+
+// Sums of the lanes of LANES vectors, as one vector. Each step halves the vectors that remain; v is overwritten.
+template <int STEP = LANES / 2> INLINE Floats sums(Floats* v) {
+  for (int i = 0; i < STEP; i++) v[i] = fold<STEP>(v[i], v[i + STEP], std::make_index_sequence<LANES>());
+  if constexpr (STEP == 1) return v[0];
+  else return sums<STEP / 2>(v);
 }
-INLINE Floats fold2(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
-         __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
-}
-INLINE Floats fold1(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
-         __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-}
-INLINE Floats sums(const Floats* v) {
-  // The folds leave lanes in the order of reversed bits, so that is the order in which vectors enter.
-  constexpr int kReversed[8] = {0, 8, 4, 12, 2, 10, 6, 14};
-  Floats a[8], b[4];
-  for (int i = 0; i < 8; i++) a[i] = fold8(v[kReversed[i]], v[kReversed[i] + 1]);
-  for (int i = 0; i < 4; i++) b[i] = fold4(a[i], a[i + 4]);
-  return fold1(fold2(b[0], b[2]), fold2(b[1], b[3]));
-}
-#elif LANES == 8
-INLINE Floats fold4(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-}
-INLINE Floats fold2(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
-}
-INLINE Floats fold1(Floats a, Floats b) {
-  return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14) + __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
-}
-INLINE Floats sums(const Floats* v) {
-  return fold1(fold2(fold4(v[0], v[4]), fold4(v[1], v[5])), fold2(fold4(v[2], v[6]), fold4(v[3], v[7])));
-}
-#else
-INLINE Floats sums(const Floats* v) {
-  float lanes[LANES];
-  for (int i = 0; i < LANES; i++) lanes[i] = sum(v[i]);
-  return load(lanes);
-}
-#endif
 
 template <typename KV> INLINE const KV* key_of(const Attend& a, const int32_t* table, int64_t head, int64_t token) {
   const int64_t size = a.pages.page_size;

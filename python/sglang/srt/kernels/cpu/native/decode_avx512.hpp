@@ -16,9 +16,11 @@ struct PairDot {
 
   // q . k of G query heads for kScored keys, to scores [G][kBlock]. q: [G][dim].
   template <int G>
-  static INLINE void score(const uint16_t* const* at, const Query* q, int64_t dim, float scale, float* scores) {
+  static INLINE void score(const uint16_t* const* at, const Query* q, int64_t dim, float scale, const uint16_t* const* after,
+                           float* scores) {
     Floats part[G][kScored];
     for (int64_t j = 0; j < kScored; j++) {
+      if (after) read_ahead(after[j], dim);
       __m512 acc[G] = {};
       for (int64_t d = 0; d < dim; d += kPair) {
         const __m512bh k = load_pairs(at[j] + d);

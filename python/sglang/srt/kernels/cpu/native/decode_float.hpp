@@ -23,10 +23,13 @@ struct FloatDot {
   // q . k of G query heads for kScored keys, to scores [G][kBlock]. Several keys at once, so that there are 8 sums to add
   // to: each addition waits 4 cycles for the one before it.
   template <int G>
-  static INLINE void score(const uint16_t* const* at, const Query* q, int64_t dim, float scale, float* scores) {
+  static INLINE void score(const uint16_t* const* at, const Query* q, int64_t dim, float scale, const uint16_t* const* after,
+                           float* scores) {
     constexpr int kKeys = G == 1 ? 8 : G == 2 ? 4 : 2;
     Floats part[G][kScored];
     for (int64_t j = 0; j < kScored; j += kKeys) {
+      if (after)
+        for (int key = 0; key < kKeys; key++) read_ahead(after[j + key], dim);
       Floats acc[kKeys][G] = {};
       for (int64_t d = 0; d < dim; d += kPair)
         for (int half = 0; half < 2; half++) {  // the even dimensions, then the odd ones
