@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "linear_epilogue.hpp"
+#include "int8_avx512.hpp"
 
 namespace {
 

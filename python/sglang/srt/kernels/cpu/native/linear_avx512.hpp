@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "linear_epilogue.hpp"
+#include "int8_avx512.hpp"
 
 namespace {
 
@@ -39,13 +39,6 @@ template <int R, int P> INLINE void multiply512(const Linear& a, int64_t first, 
       const __m512 total = kCopies == 1 ? acc[0][r][v] : _mm512_add_ps(acc[0][r][v], acc[kCopies - 1][r][v]);
       _mm512_storeu_ps(sums + r * kStrip + v * 16, total);
     }
-}
-
-// 32 weights of int8.
-INLINE __m512bh expand(const int8_t* p) {
-  const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-  const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16))));
-  return _mm512_cvtne2ps_pbh(high, low);
 }
 
 // Few rows by a strip of int8, which is expanded in registers: memory gives half as many bytes a product.
@@ -118,6 +111,8 @@ void linear512(const Linear& a, int64_t first_strip, int64_t last_strip, void* s
       const int64_t rows = least(at_once, a.rows - first);
       const char* half = next + least(block, 1) * strip_bytes / 2;
       if (blocks == 1) linear_rows512<4>(a, weight, strip, first, rows, here + kAheadBytes, sums);
+      else if (a.scales && block < 2) linear_rows512<1>(a, weight, strip, first, rows, half, sums);
+      else if (a.scales) linear_rows512<0>(a, weight, strip, first, rows, here, sums);
       else if (blocks <= 3) linear_rows512<2>(a, weight, strip, first, rows, half, sums);
       else if (block < 4) linear_rows512<1>(a, weight, strip, first, rows, next + block * strip_bytes / 4, sums);
       else linear_rows512<0>(a, weight, strip, first, rows, here, sums);

@@ -8,23 +8,6 @@ namespace {
 using cpu_kernels::kStrip;
 using cpu_kernels::Linear;
 
-// The bfloat16 weights of a strip: where they lie, or expanded exactly from int8 into `space`, kStrip * inputs elements.
-INLINE const uint16_t* strip_of(const Linear& a, int64_t strip, uint16_t* space) {
-  const int64_t size = kStrip * a.inputs;
-  if (!a.scales) return a.weight + strip * size;
-  const int8_t* from = reinterpret_cast<const int8_t*>(a.weight) + strip * size;
-  for (int64_t i = 0; i < size; i += LANES) {
-    Bytes raw;
-    memcpy(&raw, from + i, sizeof raw);
-    const Words bits = as_words(__builtin_convertvector(raw, Floats));
-    const Halves halves = __builtin_convertvector(bits >> 16, Halves);
-    memcpy(space + i, &halves, sizeof halves);
-  }
-  return space;
-}
-
-INLINE size_t strip_space(const Linear& a) { return a.scales ? static_cast<size_t>(kStrip * a.inputs) * 2 : 0; }
-
 // sums: [rows][kStrip], of one strip and of the rows from first_row on. unit: what int8 weights were multiplied in.
 INLINE void finish(const Linear& a, int64_t strip, int64_t first_row, int64_t rows, const float* sums, float unit = 1.0f) {
   const int64_t start = strip * kStrip;
