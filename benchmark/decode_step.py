@@ -26,6 +26,7 @@ from typing import NamedTuple
 import torch
 
 from peers.limits import of_this_machine
+from sglang.srt.config.hardware import child_environment
 from sglang.srt.config.model import ModelSpec, read_model_spec
 from sglang.srt.core.sampling import SamplingParams
 from sglang.srt.core.step import RowOpen, StepPlan, StepRow
@@ -182,6 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gigaflops", type=float, help="that they multiply")
     parser.add_argument("--profile", action="store_true", help="show torch's and Python's shares of a step")
     args = parser.parse_args(argv)
+    wanted = child_environment(args.threads)
+    if argv is None and any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], wanted)  # libraries read it once, when they are loaded
     if args.cores:
         os.sched_setaffinity(0, args.cores)
     torch.set_num_threads(args.threads)

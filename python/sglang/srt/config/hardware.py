@@ -29,9 +29,13 @@ def detect() -> Hardware:
 def child_environment(threads: int) -> dict[str, str]:
     """The environment of a scheduler process: this one's, with the thread pools of numeric libraries bounded.
 
-    OpenMP reads its bound once, when it is loaded, so it has to be set before the process starts.
+    OpenMP reads its bound once, when it is loaded, so it has to be set before the process starts. Its helpers sleep as
+    soon as they have nothing to do, unless the user's OMP_WAIT_POLICY says otherwise: the native kernels have helpers
+    of their own, and beside one of OpenMP's that waits awake for 3 ms a decode step of 16 rows took 19.0 ms in place of
+    16.3 (SmolLM2-135M, two threads on two cores of an EPYC Genoa).
     """
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    bounds = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    return {"OMP_WAIT_POLICY": "passive", **os.environ, **bounds}
 
 
 def _available_memory() -> int:
