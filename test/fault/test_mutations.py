@@ -63,7 +63,7 @@ MUTATIONS = (
     Mutation(
         "an ask is obeyed once",
         "srt/disaggregation/handoff/replay.py",
-        "return Fate.OPEN if life.numbers.take(transfer) else Fate.REPEATED",
+        "return Fate.OPEN if life.numbers.take(transfer) else Fate.STALE",
         "return Fate.OPEN",
         (MODEL,),
         "no_late_write",

@@ -305,8 +305,6 @@ class Model:
                 return w.send(("wanted", key[1]))
             case Fate.STALE:
                 return w
-            case Fate.REPEATED:
-                return w.send(("reject", number))
         opened = Source(number, w.known[-1])
         sources = tuple(sorted((*w.sources, opened), key=repr))
         return replace(w, sources=sources, seen=w.seen | {number}).send(("ack", number))

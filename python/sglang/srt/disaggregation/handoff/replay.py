@@ -100,9 +100,11 @@ class Fate(Enum):
     UNGREETED = "ungreeted"
     """Its sender does not know this engine, or is not known here: a hello is wanted."""
     STALE = "stale"
-    """Made under another grant, or a copy of one that is being served: dropped."""
-    REPEATED = "repeated"
-    """Its number was asked for or cancelled before: rejected."""
+    """Made under another grant, or its number was asked for or cancelled before: dropped.
+
+    A copy is not even rejected: the first may have been served already, whose last writes the decode engine has yet to
+    see, and it would take the rejection for the answer to that.
+    """
 
 
 def judge_ask(life: Life | None, transfer: int, *, greeting: int, addressee: int, own: int, copy: bool) -> Fate:
@@ -113,4 +115,4 @@ def judge_ask(life: Life | None, transfer: int, *, greeting: int, addressee: int
         return Fate.UNGREETED
     if greeting != life.greeting or copy:
         return Fate.STALE
-    return Fate.OPEN if life.numbers.take(transfer) else Fate.REPEATED
+    return Fate.OPEN if life.numbers.take(transfer) else Fate.STALE

@@ -159,9 +159,6 @@ class PrefillRole(Role):
                 self._guests.want(name, ask.greeting)
             case Fate.STALE:
                 self._stale += 1
-            case Fate.REPEATED:
-                self._stale += 1
-                self._answer_reject(name, ask, f"transfer {ask.transfer} has been asked for before", 0)
             case Fate.OPEN:
                 assert guest is not None
                 self._consider(name, guest, ask, now)
