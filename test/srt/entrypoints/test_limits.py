@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -144,6 +145,19 @@ def test_a_long_answer_is_not_cut_off_by_what_its_client_sends_early(
     monkeypatch.setattr(live.scheduler, "step_s", 0.002)
     said, seconds = reply(live, head + body + b"GET /he")
     assert seconds > 0.3 and b"data: [DONE]" in said and said.endswith(TOO_LATE)
+
+
+def test_a_first_request_on_the_wire_is_answered_by_a_server_that_ends(tokenizer: Tokenizer) -> None:
+    live = LiveFront(tokenizer, ServerConfig(model_path=str(MODEL), served_model_name="smol")).start()
+    with socket.create_connection(("127.0.0.1", int(live.url.rsplit(":", 1)[1])), timeout=20) as link:
+        time.sleep(0.1)  # the server has the connection, and no request
+        ending = threading.Thread(target=live.stop)
+        ending.start()
+        time.sleep(0.3)
+        link.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert link.recv(4096).split()[0] == b"HTTP/1.1"
+        ending.join(timeout=20)
+    assert not ending.is_alive()
 
 
 def test_every_route_and_method_but_probes_wants_the_key(tokenizer: Tokenizer) -> None:

@@ -16,6 +16,9 @@ HEAD_LIMIT = 64 << 10
 SILENCE_S = 30.0
 """A head must be whole within this, and a body must go on; nginx and Apache allow 20 to 60 s."""
 
+LAST_S = 0.5
+"""What a connection that has not asked yet is given when the server is told to end: its request may be on the wire."""
+
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -32,6 +35,8 @@ class BoundedHttp(HttpToolsProtocol):
     _part: Literal["nothing", "head", "body"] = "nothing"
     """What of a request has begun to arrive, and is not whole."""
     _due: TimerHandle | None = None
+    _last = False
+    """The server is told to end: no request after this one."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn's own
         """The client may ask."""
@@ -63,6 +68,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._part = "body"
         super().on_headers_complete()
+        if self._last and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """The parser has seen a piece of the body."""
@@ -77,6 +84,15 @@ class BoundedHttp(HttpToolsProtocol):
         self._part = "nothing"
         self._wait_no_more()
         super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """The server is told to end. A first request that was sent before is answered (503), not reset."""
+        self._last = True
+        if self.cycle is not None:
+            super().shutdown()
+            return
+        self._wait_no_more()
+        self._due = self.loop.call_later(LAST_S, self._give_up)
 
     def _wait(self) -> None:
         if self._due is None and not self.transport.is_closing():
