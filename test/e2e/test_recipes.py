@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sglang.recipe_info import report
 from support.engines import Engine
 from support.ports import free_port, free_range
 from support.sharded import tiny_model
+from support.storm import wait_until
 
 FULL = ("deepseek_r1/tp8-1p3d", "deepseek_r1/dp8", "qwen3_coder/tp8-1p3d", "qwen3_coder/tp4-to-tp8")
 KINDS = {"deepseek_r1": "deepseek-r1", "qwen3_coder": "qwen3-coder"}
@@ -66,9 +68,16 @@ def one_prompt(urls: Sequence[str]) -> list[list[int]]:
         answer = httpx.post(f"{url}/generate", json=body, timeout=120, trust_env=False)
         assert answer.status_code == 200, answer.text
         found.append(answer.json()["output_ids"])
-    moved = httpx.get(f"{urls[0]}/metrics", timeout=120, trust_env=False).text
-    assert "num_transfers_total" in moved and "fabric_rank_1_bytes_total" in moved
+    wait_until(lambda: sent_by_rank_1(urls[0]) > 0)  # its answer can be out before a prefill engine has counted it
     return found
+
+
+def sent_by_rank_1(url: str) -> float:
+    """Bytes that the second rank of a prefill engine has written to others."""
+    text = httpx.get(f"{url}/metrics", timeout=120, trust_env=False).text
+    found = re.search(r"^sglang:fabric_rank_1_bytes_total\S* (\S+)$", text, re.MULTILINE)
+    assert found, text
+    return float(found[1])
 
 
 async def in_a_cluster(recipe: Recipe) -> list[list[int]]:

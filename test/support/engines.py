@@ -111,6 +111,14 @@ class Engine:
                 found[name.removeprefix("sglang:").split("{")[0]] = float(value)
         return found
 
+    def reached(self, name: str, value: float, seconds: float = 20.0) -> dict[str, float]:
+        """Its metrics once `name` is at least `value`: an answer can be out before a prefill engine has counted it."""
+        end = time.monotonic() + seconds
+        while (found := self.metrics()).get(name, 0.0) < value:
+            assert time.monotonic() < end, f"{name} is {found.get(name)} after {seconds} s, expected {value}"
+            time.sleep(0.02)
+        return found
+
     def signal(self, number: int) -> None:
         """To the HTTP process and its scheduler process."""
         os.killpg(self.process.pid, number)

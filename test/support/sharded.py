@@ -118,12 +118,13 @@ def check_pairs(model: Path, prefill: Sequence[str], decode: Sequence[str], rank
 def _check_pair(
     source: Engine, engine: Engine, asked: list[list[int]], expected: list[Answer], ranks: int, what: str
 ) -> None:
-    before, count = rank_bytes(source), source.metrics().get("num_transfers_total", 0)
+    before, count = rank_bytes(source), source.metrics()["num_transfers_total"]
     assert_equal(answers(engine, asked), expected, what)
-    moved, landed = source.metrics(), engine.metrics()
+    moved = source.reached("num_transfers_total", count + len(asked))
+    landed = engine.metrics()
     assert moved["num_transfers_total"] == count + len(asked), what
     assert not moved["num_transfer_failed_reqs_total"] and not landed["fabric_strays_total"], what
-    sent = {rank: nbytes - before.get(rank, 0) for rank, nbytes in rank_bytes(source).items()}
+    sent = {rank: nbytes - before[rank] for rank, nbytes in rank_bytes(source).items()}
     mean = sum(sent.values()) / ranks
     assert set(sent) == set(range(ranks)), what
     assert all(abs(nbytes - mean) < 0.05 * mean for nbytes in sent.values()), f"{what}: {sent}"

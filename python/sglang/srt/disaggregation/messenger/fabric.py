@@ -75,6 +75,7 @@ class FabricMessenger:
     def start(self, pools: Sequence[PoolMemory], layout: ShardLayout) -> None:
         """Phase two: registers every rank's pool and starts the native threads. The pools must outlive close()."""
         self._layout = layout
+        self._sent = dict.fromkeys(range(layout.tp_size), 0)
         self._regions = [self._engine.register(pool.address, pool.nbytes, fd=pool.descriptor) for pool in pools]
         self._layers = np.arange(layout.kv.layers, dtype=np.uint64)
         self._offsets = [
@@ -201,7 +202,7 @@ class FabricMessenger:
                 return SlotFilled(slot=event.slot, at_ns=event.completed_ns)
             case pyfabric.ProgramDone():
                 for rank, nbytes in self._loads.pop(event.handle).items():
-                    self._sent[rank] = self._sent.get(rank, 0) + nbytes
+                    self._sent[rank] += nbytes
                 return WritesDone(
                     handle=event.handle,
                     seen_ns=tuple(event.seen_ns.tolist()),
@@ -233,7 +234,7 @@ class FabricMessenger:
             "fabric_strays_total": stats.strays,
             "fabric_errors_total": stats.errors,
             "fabric_eagain_total": stats.eagain,
-            **{f"fabric_rank_{rank}_bytes_total": nbytes for rank, nbytes in sorted(self._sent.items())},
+            **{f"fabric_rank_{rank}_bytes_total": nbytes for rank, nbytes in self._sent.items()},
         }
 
     def close(self) -> None:
