@@ -25,6 +25,8 @@ def test_every_sample_has_a_kind_and_kernels_have_theirs() -> None:
     assert kind(f"{library} decode_pairs<FloatDot>") == "attention over pages"
     assert kind(f"{library} void chunk_tile<8, FloatProducts>") == "attention over pages"
     assert kind(f"{library} norm_rows<unsigned short>").startswith("norm")
+    assert kind(f"{library} add_rows<unsigned short>").startswith("norm")
+    assert kind(f"{library} draw_row<unsigned short>") == "drawing tokens"
     assert kind("libgomp.so.1 gomp_barrier_wait_end").startswith("waiting awake")
     assert kind(f"{library} cpu_kernels::Team::await(unsigned int)").startswith("waiting awake")
     assert kind("[kernel.kallsyms] finish_task_switch") == "the operating system"

@@ -18,7 +18,7 @@ GREEDY = {"temperature": 0, "max_new_tokens": 6}
 
 
 SETTINGS = {
-    "dtype": "float32",  # texts are compared between batches; bfloat16 leaves ties: 0.12 between two logits of one prompt
+    "dtype": "float32",  # compared between batches, where bfloat16 leaves ties: 0.12 between two logits of a prompt
     "max_total_tokens": 4096, "max_running_requests": 8, "disagg_local_prefill_tokens": 2, "threads": 1,
 }  # fmt: skip
 

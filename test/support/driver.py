@@ -47,12 +47,12 @@ class Driver:
     def __init__(
         self, folder: Path, *, page_size: int, pages: int = 0, dtype: str = "float32", rows: int = 32,
         hook: LayerHook | None = None, context: int = 0, kv_dtype: str = "auto",
-        load_format: str = "auto",
+        load_format: str = "auto", graph_rows: int | None = None, quantization: str = "none",
     ) -> None:  # fmt: skip
         spec = read_model_spec(folder)
         options = WorkerOptions(
             dtype=dtype, kv_cache_dtype=kv_dtype, load_format=load_format, page_size=page_size,
-            max_running_requests=rows, max_context=context,
+            max_running_requests=rows, max_context=context, graph_rows=graph_rows, quantization=quantization,
             max_total_tokens=(pages or 4096 // page_size + 64) * page_size,
         )  # fmt: skip
         self.runner: ModelRunner

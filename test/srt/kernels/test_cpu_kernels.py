@@ -176,6 +176,59 @@ def test_argmax_is_the_first_of_the_largest(
     assert found.tolist() == [row.index(max(row)) for row in x.tolist()]
 
 
+@every_level
+@pytest.mark.parametrize("dtype", BOTH)
+@given(rows=st.one_of(st.integers(1, 9), st.just(300)), width=st.integers(1, 200), seed=st.integers(0, 1 << 20))
+@settings(max_examples=40, deadline=None)
+def test_add_is_torch_s(level: str, dtype: torch.dtype, rows: int, width: int, seed: int) -> None:
+    x, y = noise(rows, width, dtype=dtype, seed=seed), noise(rows, width, dtype=dtype, seed=seed + 1)
+    expected = x + y
+    assert CpuKernels(level).add(x, y) is x
+    assert torch.equal(x, expected)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@given(entries=st.integers(1, 200), width=st.integers(1, 200), rows=st.integers(0, 400), seed=st.integers(0, 1 << 20))
+@settings(max_examples=60, deadline=None)
+def test_lookup_is_indexing(packed: bool, entries: int, width: int, rows: int, seed: int) -> None:
+    table = noise(entries, width, seed=seed)
+    numbers = torch.randint(0, entries, (rows,), generator=torch.Generator().manual_seed(seed))
+    given_table = pack_weight(table) if packed else table
+    assert torch.equal(best_kernels().lookup(numbers, given_table), table[numbers])
+    for wrong in (-1, entries):
+        with pytest.raises(IndexError, match=f"number {wrong} of a table of {entries}"):
+            best_kernels().lookup(torch.tensor([0, wrong]), given_table)
+
+
+@every_level
+@pytest.mark.parametrize("dtype", BOTH)
+@given(
+    positions=st.lists(st.integers(0, 200_000), min_size=1, max_size=40),
+    pairs=st.integers(1, 70),
+    magnitude=st.sampled_from([1.0, 1.3]),
+)
+@settings(max_examples=40, deadline=None)
+def test_turns(level: str, dtype: torch.dtype, positions: list[int], pairs: int, magnitude: float) -> None:
+    inverse = 10_000.0 ** -(torch.arange(pairs) / pairs)
+    cosine, sine = CpuKernels(level).turns(torch.tensor(positions), inverse, magnitude, dtype)
+    angles = (torch.tensor(positions, dtype=torch.float32).unsqueeze(1) * inverse).double()
+    close(cosine, torch.cat([angles.cos(), angles.cos()], -1) * magnitude, scale=1e-1)
+    close(sine, torch.cat([-angles.sin(), angles.sin()], -1) * magnitude, scale=1e-1)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    kernels, x = best_kernels(), noise(2, 8)
+    for y in (noise(2, 7), noise(2, 8, dtype=torch.float32), noise(2, 16)[:, ::2]):
+        with pytest.raises(ValueError, match="does not fit"):
+            kernels.add(x, y)
+    with pytest.raises(ValueError, match="does not fit"):
+        kernels.lookup(torch.tensor([0]), noise(8, 2).T)
+    with pytest.raises(ValueError, match="numbers"):
+        kernels.lookup(torch.tensor([0], dtype=torch.int32), x)
+    with pytest.raises(ValueError, match="in place of"):
+        kernels.turns(torch.tensor([0]), x[0], 1.0, torch.bfloat16)
+
+
 def test_infinity_and_nan_survive_rounding() -> None:
     odd = torch.tensor([[float("inf"), float("-inf"), float("nan"), 3.3895e38, -0.0]] * 2, dtype=torch.float32)
     for level in levels():

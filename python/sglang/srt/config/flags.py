@@ -71,6 +71,8 @@ _SCHEDULING = (
         "w8a16 keeps linear weights as int8, a scale for each output: half the memory for a decode step to read, but "
         "slower above six rows. Prefill and decode engines must agree.",
     ),
+    Flag("cuda_graph_max_bs", "Rows up to which a decode step is played as recorded; 0: --max-running-requests."),
+    Flag("disable_cuda_graph", "Compute decode steps call by call, not as recorded: slower, easier to profile."),
     Flag("attention_backend", "Implementation of attention; auto takes native kernels (cpu) where they exist."),
     Flag("grammar_backend", "Library that constrains outputs to schemas, regexes and grammars; none refuses them."),
     Flag("grammar_warmup", "Load the grammar library with the model; without it the first grammar takes seconds."),
@@ -164,8 +166,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("--radix-eviction-policy", "only lru is supported", neutral=("lru",)),
     Refusal("--prefill-attention-backend", "use --attention-backend for both"),
     Refusal("--decode-attention-backend", "use --attention-backend for both"),
-    Refusal("--cuda-graph-max-bs", "there are no CUDA graphs on a CPU"),
-    Refusal("--disable-cuda-graph", neutral=("",), switch=True),
     Refusal("--skip-tokenizer-init", switch=True),
     Refusal("--enable-trace", "use --trace-file FILE", switch=True),
     Refusal("--enable-torch-compile", switch=True),

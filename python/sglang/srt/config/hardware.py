@@ -4,6 +4,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+KEPT_BYTES = 256 << 20
+"""Freed memory up to which glibc returns nothing to the system; more than the tensors of a chunk take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
@@ -33,9 +36,14 @@ def child_environment(threads: int) -> dict[str, str]:
     soon as they have nothing to do, unless the user's OMP_WAIT_POLICY says otherwise: the native kernels have helpers
     of their own, and beside one of OpenMP's that waits awake for 3 ms a decode step of 16 rows took 19.0 ms in place of
     16.3 (SmolLM2-135M, two threads on two cores of an EPYC Genoa).
+
+    glibc keeps what a prompt has used (`MALLOC_*_`). By itself it gives the largest tensors back to the system and asks
+    for them again: 9,700 page faults in every prompt of 2,048 tokens, none so (SmolLM2-135M, chunks of 2,048). The most
+    memory that is ever used stays the same.
     """
     bounds = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    return {"OMP_WAIT_POLICY": "passive", **os.environ, **bounds}
+    keep = {"MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES), "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES)}
+    return {"OMP_WAIT_POLICY": "passive", **keep, **os.environ, **bounds}
 
 
 def _available_memory() -> int:

@@ -22,6 +22,10 @@ _CHECKS: tuple[_Check, ...] = (
     (lambda c: c.context_length >= 0, "--context-length: must not be negative"),
     (lambda c: 0 < c.mem_fraction_static < 1, "--mem-fraction-static: must lie between 0 and 1"),
     (lambda c: c.max_running_requests >= 1, "--max-running-requests: must be at least 1"),
+    (
+        lambda c: c.cuda_graph_max_bs >= 0,
+        "--cuda-graph-max-bs: must not be negative; --disable-cuda-graph records nothing",
+    ),
     (lambda c: c.max_queued_requests >= 0, "--max-queued-requests: must not be negative"),
     (lambda c: 1 <= c.page_size <= 128, "--page-size: must be 1..128"),
     (lambda c: c.max_total_tokens >= 0, "--max-total-tokens: must not be negative"),

@@ -61,6 +61,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quantization: Literal["none", "w8a16"] = "none"
     """w8a16: int8 weights with a scale for each output channel, made at load; activations stay bfloat16."""
     attention_backend: Literal["auto", "cpu", "torch_native"] = "auto"
+    cuda_graph_max_bs: int = 0
+    """0: max_running_requests. On a CPU a recorded step takes the place of a CUDA graph."""
+    disable_cuda_graph: bool = False
     grammar_backend: Literal["xgrammar", "llguidance", "none"] = "xgrammar"
     grammar_compile_timeout: float = 10.0
     """Seconds of CPU time that compiling one grammar may take."""

@@ -24,13 +24,21 @@ class Matrix:
             return F.linear(x, self.weight, bias)
         return best_kernels().linear(x, self._packed, bias)
 
-    def pack(self, *, keep: bool = False) -> None:
-        """Repack bfloat16 on a CPU. float32 stays: torch's own product is exact and as fast as its memory.
+    def take(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight by int64 `[rows]` numbers: `[rows, in]`. Not of an int8 weight.
 
-        The weight's memory is given up unless `keep` says that someone else reads it too. Not to be called twice.
+        Raises IndexError for a number that it does not have.
+        """
+        if not self.weight.is_cpu:
+            return F.embedding(numbers, self.weight)
+        return best_kernels().lookup(numbers, self.weight if self._packed is None else self._packed)
+
+    def pack(self) -> None:
+        """Repack bfloat16 on a CPU, and give up the weight's memory. Not to be called twice.
+
+        float32 stays: torch's own product is exact and as fast as its memory.
         """
         if self.weight.dtype is not torch.bfloat16 or not self.weight.is_cpu:
             return
         self._packed = quantise_weight(self.weight) if self._bits == 8 else pack_weight(self.weight)
-        if not keep:
-            self.weight = self.weight.new_empty(0)
+        self.weight = self.weight.new_empty(0)

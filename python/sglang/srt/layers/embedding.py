@@ -4,13 +4,9 @@ from collections.abc import Iterator
 from enum import Enum
 
 import torch
-from torch.nn import functional as F
 
 from sglang.srt.kernels.linear import Matrix
 from sglang.srt.layers.parameter import LayerContext, Piece, Source, Weight
-
-MAX_PACKED_COPY = 256 << 20
-"""Bytes of a tied table that may be held twice, as a table for lookups and packed for the head."""
 
 
 class TableUse(Enum):
@@ -36,9 +32,9 @@ class VocabTable:
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """Token ids int64 `[tokens]` -> `[tokens, hidden]`, complete on every rank. Not for a table used as HEAD."""
         if self._solo:
-            return F.embedding(tokens, self._matrix.weight)
+            return self._matrix.take(tokens)
         foreign = (tokens < self._share.start) | (tokens >= self._share.stop)
-        rows = F.embedding((tokens - self._share.start).masked_fill(foreign, 0), self._matrix.weight)
+        rows = self._matrix.take((tokens - self._share.start).masked_fill(foreign, 0))
         return self._collectives.all_reduce(rows.masked_fill(foreign.unsqueeze(-1), 0))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -52,7 +48,5 @@ class VocabTable:
         yield Weight(((Source(f"{self._name}.weight", (self._vocab, table.shape[1]), (piece,)),),), self._ready)
 
     def _ready(self) -> None:
-        if self._use is TableUse.HEAD:
+        if self._use is not TableUse.LOOKUP:
             self._matrix.pack()
-        elif self._use is TableUse.BOTH and self._matrix.weight.nbytes <= MAX_PACKED_COPY:
-            self._matrix.pack(keep=True)

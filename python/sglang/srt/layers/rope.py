@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from sglang.srt.config.model_rope import RopeKind, RopeSpec
-from sglang.srt.kernels.rotary import rotate
+from sglang.srt.kernels.rotary import rotate, turns
 
 
 class Rotation(NamedTuple):
@@ -30,12 +30,7 @@ class RotaryEmbedding:
 
     def at(self, positions: torch.Tensor) -> Rotation:
         """`positions`: int64 `[tokens]`. Angles are float32, then rounded to the model's dtype."""
-        angles = positions.to(torch.float32).unsqueeze(-1) * self._inverse
-        cos, sin = angles.cos() * self._magnitude, angles.sin() * self._magnitude
-        return Rotation(self._pair(cos, cos), self._pair(-sin, sin))
-
-    def _pair(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        return torch.cat((first, second), dim=-1).to(self._dtype).unsqueeze(1)
+        return Rotation(*turns(positions, self._inverse, self._magnitude, self._dtype))
 
 
 def pairs_to_halves(x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """From a model folder to a running worker and its KV pool."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,16 +23,20 @@ from sglang.srt.layers.attention.open import open_attention
 from sglang.srt.layers.parameter import ExpertRanks, LayerContext
 from sglang.srt.model_executor.follower import FollowerRunner
 from sglang.srt.model_executor.grammar_rows import MatcherSource
+from sglang.srt.model_executor.hooks import NullHook
 from sglang.srt.model_executor.memory_budget import pages_that_fit
 from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.model_executor.options import Dtype, WorkerOptions
 from sglang.srt.model_executor.row_table import RowTable
 from sglang.srt.model_executor.sampling_state import SamplingState
+from sglang.srt.model_executor.step_graph import NotRecordable, StepGraph
 from sglang.srt.model_executor.worker import ThreadWorker
 from sglang.srt.models.base import CausalLM, LayerHook
 from sglang.srt.models.progress import ByteProgress
 from sglang.srt.models.registry import build_model
 from sglang.srt.models.weights import load_dummy, load_model
+
+LOG = logging.getLogger(__name__)
 
 Allocate = Callable[[int, Callable[[int], None]], Region]
 """(bytes, progress) -> zeroed memory for the KV pool."""
@@ -64,6 +69,8 @@ class LoadedRank(NamedTuple):
     group: ParallelGroup
     collectives: Collectives
     model: CausalLM
+    shares_experts: bool = False
+    """With ranks other than those of `group`."""
 
     def shard(self, pages: int) -> ShardLayout:
         """The layout of all ranks' pools."""
@@ -132,7 +139,7 @@ def load_rank(
         load_dummy(model, options.random_seed)
     else:
         load_model(model, model_path, spec, options.load_format)
-    return LoadedRank(spec, options, layout, max_context, group, collectives, model)
+    return LoadedRank(spec, options, layout, max_context, group, collectives, model, expert_ranks is not None)
 
 
 def pages_for(loaded: LoadedRank) -> int:
@@ -184,15 +191,35 @@ def make_runner(
     """The runner of the only rank, or of the lead."""
     options = loaded.options
     state = SamplingState(options.max_running_requests, loaded.spec.vocab_size, matchers)
+    backend = make_backend(loaded, pool)
     return ModelRunner(
         loaded.model,
-        make_backend(loaded, pool),
+        backend,
         hook,
         make_table(loaded, pool),
         state,
         pooling=options.pooling,
         collectives=loaded.collectives,
+        graph=make_graph(loaded, backend, hook),
     )
+
+
+def make_graph(loaded: LoadedRank, backend: AttentionBackend, hook: LayerHook) -> StepGraph | None:
+    """The recorded decode step, where options and model have one; the log says why there is none."""
+    options = loaded.options
+    rows = options.max_running_requests if options.graph_rows is None else options.graph_rows
+    if not rows or options.pooling != "none" or not isinstance(hook, NullHook):
+        return None
+    if loaded.group.size > 1 or loaded.shares_experts:
+        LOG.info("decode steps are computed call by call: ranks exchange tensors in the middle of a step")
+        return None
+    try:
+        graph = StepGraph(loaded.model, backend, min(rows, options.max_running_requests))
+    except NotRecordable as reason:
+        LOG.info("decode steps are computed call by call: %s", reason)
+        return None
+    LOG.info("decode steps are recorded: %s", graph)
+    return graph
 
 
 def make_follower(loaded: LoadedRank, pool: KVPool) -> FollowerRunner:

@@ -14,6 +14,7 @@ from sglang.srt.model_executor.prompt_scores import score
 from sglang.srt.model_executor.row_table import RowTable
 from sglang.srt.model_executor.sampler import Sampled, Sampler
 from sglang.srt.model_executor.sampling_state import SamplingState
+from sglang.srt.model_executor.step_graph import StepGraph
 from sglang.srt.models.base import CausalLM, LayerHook
 
 
@@ -30,9 +31,11 @@ class ModelRunner:
         *,
         pooling: Pooling = "none",
         collectives: Collectives | None = None,
+        graph: StepGraph | None = None,
     ) -> None:
         """`pooling`: with one, rows that would sample answer with hidden states instead. `collectives`: of the ranks
-        that this one leads; it alone samples, and tells them the tokens.
+        that this one leads; it alone samples, and tells them the tokens. `graph`: of the same model and pool, for
+        steps that it takes; the hook does not hear of those.
         """
         self._model = model
         self._backend = backend
@@ -43,6 +46,7 @@ class ModelRunner:
         self._mean = MeanPooling()
         self._collectives = collectives if collectives is not None else SoloCollectives()
         self._sampler = Sampler(state)
+        self._graph = graph
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -56,8 +60,7 @@ class ModelRunner:
         if not plan.rows:
             return _result(plan, (), started, started)
         batch = build_batch(plan.rows, self._table, self._state.vocab_size, pooling=self._pooling)
-        self._backend.prepare(batch.attention)
-        logits = self._model.forward(batch.inputs, self._backend, self._hook)
+        logits = self._forward(batch)
         forwarded = time.monotonic_ns()
         if logits is None:
             return _result(plan, (), started, forwarded)
@@ -69,6 +72,12 @@ class ModelRunner:
             logits = logits[batch.samples]
         sampled = self._sample(logits, batch) if len(batch.slots) else ()
         return _result(plan, sampled, started, forwarded, scored)
+
+    def _forward(self, batch: ForwardBatch) -> torch.Tensor | None:
+        if self._graph is not None and self._graph.takes(batch):
+            return self._graph.forward(batch)
+        self._backend.prepare(batch.attention)
+        return self._model.forward(batch.inputs, self._backend, self._hook)
 
     @torch.inference_mode()
     def idle(self) -> None:

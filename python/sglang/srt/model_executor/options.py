@@ -19,6 +19,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     quantization: Literal["none", "w8a16"] = "none"
     """w8a16: int8 weights of linear layers and experts, a scale for each output; activations stay bfloat16."""
     attention_backend: Literal["auto", "cpu", "torch_native"] = "auto"
+    graph_rows: int | None = None
+    """Rows up to which a decode step is recorded; 0: none is, None: max_running_requests."""
     page_size: int = 16
     max_total_tokens: int = 0
     mem_fraction_static: float = 0.3

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from sglang.srt.kernels.argmax import argmax
-from sglang.srt.model_executor.filters import keep_likely
+from sglang.srt.kernels.draw import DrawFilters, draw
 from sglang.srt.model_executor.random import uniform
 from sglang.srt.model_executor.sampling_state import SamplingState
 
@@ -40,7 +40,7 @@ class Sampler:
         names: list[int] = slots.tolist()
         adjusted = self._adjust(logits, slots, names)
         if self._state.any(names, lambda p: not p.greedy):
-            tokens = self._draw(adjusted.float(), slots, positions)
+            tokens = self._draw(adjusted, slots, positions)
         else:
             tokens = argmax(adjusted)
         self._state.record(slots, tokens, names)
@@ -105,14 +105,8 @@ class Sampler:
     def _draw(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Inverse transform sampling over the kept tokens in vocabulary order; greedy rows take the most likely."""
         state = self._state
-        temperature = state.temperature[slots]
-        greedy = temperature == 0
-        scaled = logits / temperature.masked_fill(greedy, 1.0).unsqueeze(1)
-        kept = keep_likely(scaled, state.top_k[slots], state.top_p[slots], state.min_p[slots])
-        sums = kept.softmax(dim=-1, dtype=torch.float32).cumsum(dim=-1, dtype=torch.float64)
-        target = uniform(state.seed[slots], positions).unsqueeze(1) * sums[:, -1:]
-        drawn = torch.searchsorted(sums, target, right=True).squeeze(1)
-        return torch.where(greedy, argmax(logits), drawn)
+        filters = DrawFilters(*(c[slots] for c in (state.temperature, state.top_k, state.top_p, state.min_p)))
+        return draw(logits, filters, uniform(state.seed[slots], positions))
 
     def _with_logprobs(self, tokens: torch.Tensor, logits: torch.Tensor, names: list[int]) -> Sampled:
         if not self._state.any(names, lambda p: p.logprobs or p.top_logprobs > 0):

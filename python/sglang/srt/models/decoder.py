@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 
 from sglang.srt.config.model import ModelSpec
+from sglang.srt.kernels.residual import add_residual
 from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.layers.attention.latent import LatentHeads
 from sglang.srt.layers.embedding import TableUse, VocabTable
@@ -141,13 +142,13 @@ class PreNormLayer:
         self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend, rows: torch.Tensor | None
     ) -> torch.Tensor:
         attended = self._attention(self._norm(x), rotation, backend, rows)
-        return attended.add_(x if rows is None else x[rows])
+        return add_residual(attended, x if rows is None else x[rows])
 
     def store_kv(self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend) -> None:
         self._attention.store(self._norm(x), rotation, backend)
 
     def mlp(self, x: torch.Tensor) -> torch.Tensor:
-        return self._mlp(self._mlp_norm(x)).add_(x)
+        return add_residual(self._mlp(self._mlp_norm(x)), x)
 
     def weights(self) -> Iterator[Weight]:
         for part in (self._norm, self._attention, self._mlp_norm, self._mlp):

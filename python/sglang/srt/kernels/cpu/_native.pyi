@@ -74,8 +74,56 @@ class Kernels:
     ) -> None:
         """Rotary embedding in place; the sine's first half is negated."""
 
+    def add(self, x: int, y: int, rows: int, width: int, bfloat16: bool, /) -> None:
+        """`x += y`, both contiguous."""
+
+    def lookup(
+        self,
+        numbers: int,
+        table: int,
+        packed: bool,
+        entries: int,
+        width: int,
+        out: int,
+        rows: int,
+        bfloat16: bool,
+        /,
+    ) -> None:
+        """Rows of a table by int64 `numbers`; `packed`: it is a bfloat16 weight from `pack`. Raises IndexError."""
+
+    def turns(
+        self,
+        positions: int,
+        inverse: int,
+        pairs: int,
+        magnitude: float,
+        cosine: int,
+        sine: int,
+        rows: int,
+        bfloat16: bool,
+        /,
+    ) -> None:
+        """Cosine and signed sine `[rows, 2 * pairs]` of int64 `positions`; `inverse`: float32 radians a position."""
+
     def argmax(self, x: int, x_stride: int, out: int, rows: int, size: int, bfloat16: bool, /) -> None:
         """The first of the largest of each row, to int64 `out`."""
+
+    def draw(
+        self,
+        x: int,
+        x_stride: int,
+        bfloat16: bool,
+        temperature: int,
+        top_k: int,
+        top_p: int,
+        min_p: int,
+        uniform: int,
+        out: int,
+        rows: int,
+        size: int,
+        /,
+    ) -> None:
+        """A token of each row to int64 `out`; int64 `top_k`, float64 `uniform`, the other columns float32."""
 
 class PagedKernels:
     """The kernels that touch pages of one geometry."""
@@ -151,3 +199,17 @@ class PagedKernels:
         /,
     ) -> None:
         """Attend causally with any number of bfloat16 queries a row."""
+
+class Tape:
+    """The calls of a step of `rows` rows of one query. From `begin` to `end` this thread's calls, on whichever kernels,
+    are noted down and not performed; those of other rows, and `argmax` and `chunk`, raise ValueError.
+    """
+
+    def __init__(self, kernels: Kernels, rows: int, /) -> None: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+    def __len__(self) -> int: ...
+    def play(
+        self, table: int, table_stride: int, keys: int, first: int, queries: int, rows: int, tokens: int, /
+    ) -> None:
+        """Perform them with the first `rows` rows, whose pages are these; as PagedKernels.decode. Without the GIL."""

@@ -27,6 +27,19 @@ class PackedWeight(NamedTuple):
     """float32, a multiple of 64 long; None for bfloat16."""
 
 
+class DrawFilters(NamedTuple):
+    """How each row's distribution is changed before a token is drawn. Columns `[rows]`."""
+
+    temperature: torch.Tensor
+    """float32; a row of 0 takes the first of the largest."""
+    top_k: torch.Tensor
+    """int64: the k most likely are kept, and what ties with the last of them; the vocabulary's size keeps all."""
+    top_p: torch.Tensor
+    """float32 in (0, 1]: the most likely until they have this share of the mass that top-k left, and ties."""
+    min_p: torch.Tensor
+    """float32 in [0, 1]: those at least so likely as the most likely one times this."""
+
+
 class CpuKernels:
     """The kernels of one instruction set. They run on the calling thread and on helpers that belong to it."""
 
@@ -95,12 +108,79 @@ class CpuKernels:
             x.dtype is torch.bfloat16,
         )  # fmt: skip
 
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """`x += y` for contiguous `[rows, width]` of one type; returns `x`."""
+        _check(x, x.dim() == 2 and x.shape == y.shape and x.dtype is y.dtype)
+        _check(y, x.is_contiguous() and y.is_contiguous())
+        rows, width = x.shape
+        self.native.add(x.data_ptr(), y.data_ptr(), rows, width, x.dtype is torch.bfloat16)
+        return x
+
+    def lookup(self, numbers: torch.Tensor, table: torch.Tensor | PackedWeight) -> torch.Tensor:
+        """Rows of a `[entries, width]` table, or of a packed bfloat16 weight, by int64 `[rows]` numbers.
+
+        Raises IndexError for a number that the table does not have.
+        """
+        packed = isinstance(table, PackedWeight)
+        if isinstance(table, PackedWeight):
+            data, entries, width = table.data, table.outputs, table.inputs
+        else:
+            data, (entries, width) = table, table.shape
+        _check(data, data.is_contiguous())
+        if numbers.dtype is not torch.int64 or numbers.dim() != 1 or not numbers.is_contiguous():
+            raise ValueError(f"{numbers.dtype} numbers {list(numbers.shape)} of rows")
+        out = data.new_empty(numbers.shape[0], width)
+        self.native.lookup(
+            numbers.data_ptr(), data.data_ptr(), packed, entries, width, out.data_ptr(), numbers.shape[0],
+            data.dtype is torch.bfloat16,
+        )  # fmt: skip
+        return out
+
+    def turns(
+        self, positions: torch.Tensor, inverse: torch.Tensor, magnitude: float, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and signed sine `[rows, 2 * pairs]` for `rotate`, of int64 `[rows]` positions.
+
+        `inverse`: float32 `[pairs]`, radians a position, as the angles are; what `magnitude` multiplies is rounded.
+        """
+        for given, kind in ((positions, torch.int64), (inverse, torch.float32)):
+            if given.dtype is not kind or given.dim() != 1 or not given.is_contiguous() or not given.is_cpu:
+                raise ValueError(f"{given.dtype} {list(given.shape)} in place of {kind} [n]")
+        rows, pairs = positions.shape[0], inverse.shape[0]
+        cosine = positions.new_empty(rows, 2 * pairs, dtype=dtype)
+        sine = positions.new_empty(rows, 2 * pairs, dtype=dtype)
+        _check(cosine, True)
+        self.native.turns(
+            positions.data_ptr(), inverse.data_ptr(), pairs, magnitude, cosine.data_ptr(), sine.data_ptr(), rows,
+            dtype is torch.bfloat16,
+        )  # fmt: skip
+        return cosine, sine
+
     def argmax(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, size]` -> int64 `[rows]`: the first of the largest of each row; NaN counts as less than anything."""
         rows, size = x.shape
         _check(x, size > 0 and x.stride(1) == 1)
         out = torch.empty(rows, dtype=torch.int64)
         self.native.argmax(x.data_ptr(), x.stride(0), out.data_ptr(), rows, size, x.dtype is torch.bfloat16)
+        return out
+
+    def draw(self, x: torch.Tensor, filters: DrawFilters, uniform: torch.Tensor) -> torch.Tensor:
+        """Logits `[rows, size]` -> int64 `[rows]`: the token at `uniform` (float64 `[rows]`, from 0 to below 1) of each
+        row's distribution function over the tokens that its filters keep, in the order of the vocabulary.
+        """
+        rows, size = x.shape
+        _check(x, size > 0 and x.stride(1) == 1)
+        columns = (*filters, uniform)
+        kinds = (torch.float32, torch.int64, torch.float32, torch.float32, torch.float64)
+        for column, kind in zip(columns, kinds, strict=True):
+            if column.shape != (rows,) or column.dtype is not kind or not column.is_contiguous() or not column.is_cpu:
+                raise ValueError(f"{column.dtype} {list(column.shape)} in place of {kind} [{rows}]")
+        out = torch.empty(rows, dtype=torch.int64)
+        temperature, top_k, top_p, min_p, place = (column.data_ptr() for column in columns)
+        self.native.draw(
+            x.data_ptr(), x.stride(0), x.dtype is torch.bfloat16, temperature, top_k, top_p, min_p, place,
+            out.data_ptr(), rows, size,
+        )  # fmt: skip
         return out
 
 

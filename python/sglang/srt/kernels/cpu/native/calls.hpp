@@ -11,22 +11,19 @@ int64_t packed_size(int64_t outputs, int64_t inputs);
 // weight: [outputs, inputs], rows `stride` elements apart -> packed, see kStrip.
 void pack(const uint16_t* weight, int64_t stride, int64_t outputs, int64_t inputs, uint16_t* packed);
 
-// `call.inputs` need not be a multiple of kDepth.
-void call_linear(const Table& table, Linear call);
-void call_norm(const Table& table, const Norm& call);
-void call_gate(const Table& table, const Gate& call);
-void call_rotate(const Table& table, const Rotate& call);
-
-void call_argmax(const Table& table, const Argmax& call);
-
-// Puts kv, [tokens of the step, 2, kv_heads, dim], tokens kv_stride apart, where the tokens of the call's rows belong. Of
-// `call` only what places tokens is read.
-void call_store(const Table& table, const Attend& call, const void* kv, int64_t kv_stride);
-
-// Rows of one query each.
-void call_decode(const Table& table, const Attend& call);
-
-// Rows of any number of queries.
-void call_chunk(const Table& table, const Attend& call);
+// One call each. A linear layer's inputs need not be a multiple of kDepth. Lookup throws std::out_of_range for a number
+// that the table does not have.
+void perform(const Table& table, const Linear& call);
+void perform(const Table& table, const Norm& call);
+void perform(const Table& table, const Gate& call);
+void perform(const Table& table, const Rotate& call);
+void perform(const Table& table, const Add& call);
+void perform(const Table& table, const Lookup& call);
+void perform(const Table& table, const Turns& call);
+void perform(const Table& table, const Argmax& call);
+void perform(const Table& table, const Draw& call);
+void perform(const Table& table, const StoreRows& call);
+void perform(const Table& table, const Decode& call);
+void perform(const Table& table, const Chunk& call);
 
 }  // namespace cpu_kernels

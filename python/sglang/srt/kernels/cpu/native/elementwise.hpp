@@ -1,4 +1,4 @@
-// Norm, gated activation, rotary embedding, the largest of a row and the store into pages.
+// Norm, gated activation, rotary embedding, residual sums, the largest of a row and the store into pages.
 #pragma once
 
 #include "vector.hpp"
@@ -11,7 +11,11 @@ template <typename T> void norm_rows(const Norm& a, int64_t first, int64_t last)
   const T* weight = static_cast<const T*>(a.weight);
   for (int64_t row = first; row < last; row++)
     for (int64_t head = 0; head < a.heads; head++) {
-      const T* x = static_cast<const T*>(a.x) + row * a.x_stride + head * a.x_head_stride;
+      T* x = static_cast<T*>(a.x) + row * a.x_stride + head * a.x_head_stride;
+      if (a.added) {
+        const T* y = static_cast<const T*>(a.added) + row * a.size;
+        each<T>(a.size, [&](int64_t i, auto get, auto put) INLINE_LAMBDA { put(x + i, get(x + i) + get(y + i)); });
+      }
       T* out = static_cast<T*>(a.out) + row * a.out_stride + head * a.out_head_stride;
       Floats squares{};
       each<T>(a.size, [&](int64_t i, auto get, auto) INLINE_LAMBDA {
@@ -53,6 +57,26 @@ template <typename T> void rotate_rows(const Rotate& a, int64_t first, int64_t l
   }
 }
 
+template <typename T> void add_rows(const Add& a, int64_t first, int64_t last) {
+  T* x = static_cast<T*>(a.x) + first * a.width;
+  const T* y = static_cast<const T*>(a.y) + first * a.width;
+  each<T>((last - first) * a.width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA { put(x + i, get(x + i) + get(y + i)); });
+}
+
+template <typename T> void turn_rows(const Turns& a, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; row++) {
+    T* cosine = static_cast<T*>(a.cosine) + row * 2 * a.pairs;
+    T* sine = static_cast<T*>(a.sine) + row * 2 * a.pairs;
+    for (int64_t i = 0; i < a.pairs; i++) {
+      const float angle = static_cast<float>(a.positions[row]) * a.inverse[i];
+      const float c = __builtin_cosf(angle) * a.magnitude, s = __builtin_sinf(angle) * a.magnitude;
+      cosine[i] = cosine[a.pairs + i] = rounded<T>(c);
+      sine[i] = rounded<T>(-s);
+      sine[a.pairs + i] = rounded<T>(s);
+    }
+  }
+}
+
 INLINE void convert(const uint16_t* from, uint16_t* to, int64_t n) { memcpy(to, from, static_cast<size_t>(n) * 2); }
 INLINE void convert(const float* from, float* to, int64_t n) { memcpy(to, from, static_cast<size_t>(n) * 4); }
 INLINE void convert(const float* from, uint16_t* to, int64_t n) {
@@ -75,29 +99,30 @@ template <typename From, typename To> void store_places(const Store& a, int64_t 
   }
 }
 
-// The first of the largest; NaN is never it.
-template <typename T> void argmax_rows(const Argmax& a, int64_t first, int64_t last) {
-  for (int64_t row = first; row < last; row++) {
-    const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
-    Floats best = broadcast(-__builtin_inff());
-    Ints where{}, now{};
-    for (int i = 0; i < LANES; i++) now[i] = i;
-    int64_t i = 0;
-    for (; i + LANES <= a.size; i += LANES, now += LANES) {
-      const Floats v = load(x + i);
-      where = v > best ? now : where;
-      best = larger(v, best);
-    }
-    float highest = -__builtin_inff();
-    int64_t found = 0;
-    for (int lane = 0; lane < LANES; lane++)
-      if (best[lane] > highest || (best[lane] == highest && where[lane] < found)) highest = best[lane], found = where[lane];
-    for (; i < a.size; i++) {
-      const float v = value_of(x[i]);
-      if (v > highest) highest = v, found = i;
-    }
-    a.out[row] = found;
+// Where the first of the largest is; NaN is never it.
+template <typename T> int64_t largest_at(const T* x, int64_t size) {
+  Floats best = broadcast(-__builtin_inff());
+  Ints where{}, now{};
+  for (int i = 0; i < LANES; i++) now[i] = i;
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES, now += LANES) {
+    const Floats v = load(x + i);
+    where = v > best ? now : where;
+    best = larger(v, best);
   }
+  float highest = -__builtin_inff();
+  int64_t found = 0;
+  for (int lane = 0; lane < LANES; lane++)
+    if (best[lane] > highest || (best[lane] == highest && where[lane] < found)) highest = best[lane], found = where[lane];
+  for (; i < size; i++) {
+    const float v = value_of(x[i]);
+    if (v > highest) highest = v, found = i;
+  }
+  return found;
+}
+
+template <typename T> void argmax_rows(const Argmax& a, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; row++) a.out[row] = largest_at(static_cast<const T*>(a.x) + row * a.x_stride, a.size);
 }
 
 void norm(const Norm& a, int64_t first, int64_t last) {
@@ -108,6 +133,12 @@ void gate(const Gate& a, int64_t first, int64_t last) {
 }
 void rotate(const Rotate& a, int64_t first, int64_t last) {
   a.type == Type::kFloat32 ? rotate_rows<float>(a, first, last) : rotate_rows<uint16_t>(a, first, last);
+}
+void add(const Add& a, int64_t first, int64_t last) {
+  a.type == Type::kFloat32 ? add_rows<float>(a, first, last) : add_rows<uint16_t>(a, first, last);
+}
+void turns(const Turns& a, int64_t first, int64_t last) {
+  a.type == Type::kFloat32 ? turn_rows<float>(a, first, last) : turn_rows<uint16_t>(a, first, last);
 }
 void argmax(const Argmax& a, int64_t first, int64_t last) {
   a.type == Type::kFloat32 ? argmax_rows<float>(a, first, last) : argmax_rows<uint16_t>(a, first, last);

@@ -1,10 +1,11 @@
 // Plain C++: any CPU.
 #define LANES 4
 #include "chunk_float.hpp"
+#include "draw.hpp"
 #include "elementwise.hpp"
 #include "linear_vector.hpp"
 
 namespace cpu_kernels {
-const Table kGeneric = {"generic", linear_scratch, linear, norm, gate, rotate, argmax, store,
+const Table kGeneric = {"generic", linear_scratch, linear, norm, gate, rotate, add, turns, argmax, draw_scratch, draw, store,
                         decode_scratch_float, decode_float, chunk_scratch_float, chunk_float};
 }

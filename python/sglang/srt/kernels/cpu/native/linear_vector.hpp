@@ -10,6 +10,7 @@ namespace {
 constexpr int64_t kConverted = 256;  // rows of x held as float32 at a time: 1.5 MB at 1,536 inputs
 constexpr int64_t kRowsAtOnce = 6;   // by 2 vectors of outputs: 12 sums, 2 weights, a mask and a broadcast are 16 registers
 constexpr int64_t kPanelInputs = 128;  // of a strip that are multiplied by all rows in turn: 16 KiB of bfloat16, half of L1
+constexpr int64_t kAhead = 8;  // blocks of rows over which asking for the next panel is spread
 constexpr int64_t kApart = 16;  // floats between rows of x beyond their inputs: 4 KiB apart all would share one set of L1
 
 // Of what is multiplied: `Raw` is how a weight lies in memory, and a product is that of the weight times `kUnit`.
@@ -48,19 +49,28 @@ size_t linear_scratch(const Linear& a) {
   return static_cast<size_t>(rows * (apart(a) + kStrip)) * sizeof(float);
 }
 
+// What of the next panel is asked for while this one is multiplied: as much as a pair of inputs has, for every `every`th
+// pair. Asked for by the first rows alone, a panel came no sooner than they needed it, and the others waited for nothing.
+struct Ahead {
+  const char* at;  // null: nothing
+  int64_t every;
+};
+
 // R rows by V vectors of outputs, added to sums (`fresh`: in place of them). x and weight point at the first of `inputs`
-// inputs, weight at the first output too. V / 2 lines at `ahead` are read into L2 for each pair of inputs, if at all.
+// inputs, weight at the first output too.
 template <int R, int V, typename W>
 INLINE void multiply(const float* x, int64_t x_stride, int64_t inputs, const typename W::Raw* weight, bool fresh,
-                     const char* ahead, float* sums) {
+                     Ahead ahead, float* sums) {
   constexpr int kBytes = 2 * V * LANES * static_cast<int>(sizeof(typename W::Raw));
+  int64_t wait = ahead.at ? ahead.every : inputs;
   Floats acc[R][V];
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) acc[r][v] = fresh ? Floats{} : load(sums + r * kStrip + v * LANES);
   for (int64_t k = 0; k < inputs; k += 2, weight += 2 * kStrip) {
-    if (ahead) {
-      for (int byte = 0; byte < kBytes; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
-      ahead += kBytes;
+    if (--wait == 0) {
+      for (int byte = 0; byte < kBytes; byte += 64) __builtin_prefetch(ahead.at + byte, 0, 2);
+      ahead.at += kBytes;
+      wait = ahead.every;
     }
     Floats w[V];
     for (int v = 0; v < V; v++) w[v] = W::value(W::pairs(weight + v * 2 * LANES) << 16);
@@ -85,17 +95,17 @@ INLINE void multiply(const float* x, int64_t x_stride, int64_t inputs, const typ
 
 template <int R, int V, typename W>
 INLINE void multiply_strip(const float* x, int64_t x_stride, int64_t inputs, const typename W::Raw* weight, bool fresh,
-                           const char* ahead, float* sums) {
+                           Ahead ahead, float* sums) {
   constexpr int64_t kWidth = V * LANES;
   for (int64_t part = 0; part < kStrip; part += kWidth) {
     multiply<R, V, W>(x, x_stride, inputs, weight + 2 * part, fresh, ahead, sums + part);
-    if (ahead) ahead += inputs * kWidth * static_cast<int64_t>(sizeof(typename W::Raw));
+    if (ahead.at) ahead.at += inputs / 2 / ahead.every * (2 * kWidth) * static_cast<int64_t>(sizeof(typename W::Raw));
   }
 }
 
 template <typename W>
 INLINE void multiply_rows(int64_t rows, const float* x, int64_t x_stride, int64_t inputs, const typename W::Raw* weight,
-                          bool fresh, const char* ahead, float* sums) {
+                          bool fresh, Ahead ahead, float* sums) {
   constexpr int kFew = LANES == 8 ? 2 : 1;  // registers of AVX2 hold twice as many outputs for few rows
   switch (rows) {
     case 1: multiply_strip<1, 4 * kFew, W>(x, x_stride, inputs, weight, fresh, ahead, sums); break;
@@ -131,12 +141,12 @@ void linear_rows(const Linear& a, int64_t first, int64_t rows, int64_t first_str
     for (int64_t k = 0; k < a.inputs; k += kPanelInputs) {
       const int64_t inputs = least(kPanelInputs, a.inputs - k);
       const Raw* panel = weight + k * kStrip;
-      // The first rows wait for memory, unless what they read has been asked for: the panel behind this one.
-      const char* ahead = reinterpret_cast<const char*>(panel + inputs * kStrip);
+      const char* next = reinterpret_cast<const char*>(panel + inputs * kStrip);
+      const int64_t every = least(blocks, kAhead), share = inputs / 2 / every * (2 * kStrip) * static_cast<int64_t>(sizeof(Raw));
       const auto multiply_all = [&]<typename V>(const typename V::Raw* weights) INLINE_LAMBDA {
-        for (int64_t r = 0; r < rows; r += at_once, ahead = nullptr)
-          multiply_rows<V>(least(at_once, rows - r), x + r * apart(a) + k, apart(a), inputs, weights, k == 0, ahead,
-                           sums + r * kStrip);
+        for (int64_t r = 0, block = 0; r < rows; r += at_once, block++)
+          multiply_rows<V>(least(at_once, rows - r), x + r * apart(a) + k, apart(a), inputs, weights, k == 0,
+                           Ahead{block < every ? next + block * share : nullptr, every}, sums + r * kStrip);
       };
       if constexpr (std::is_same_v<W, Bytes2>)
         if (blocks > 2) { multiply_all.template operator()<Halves2>(expand_panel(panel, inputs, space)); continue; }

@@ -28,7 +28,7 @@ struct Linear {
 };
 
 struct Norm {
-  const void* x;  // [rows, heads, size], rows and heads these many elements apart
+  void* x;  // [rows, heads, size], rows and heads these many elements apart; written only where something is added
   int64_t x_stride;
   int64_t x_head_stride;
   const void* weight;
@@ -40,6 +40,7 @@ struct Norm {
   int64_t size;
   float eps;
   Type type;
+  const void* added = nullptr;  // as x with one head: x += added comes first
 };
 
 struct Gate {
@@ -60,6 +61,39 @@ struct Rotate {
   int64_t rows;
   int64_t heads;
   int64_t dim;
+  Type type;
+};
+
+// x += y, both [rows, width] and contiguous.
+struct Add {
+  void* x;
+  const void* y;
+  int64_t rows;
+  int64_t width;
+  Type type;
+};
+
+// Rows of a table by their numbers.
+struct Lookup {
+  const int64_t* numbers;  // [rows]
+  const void* table;       // [entries, width], contiguous; or packed as a linear layer's weight is, bfloat16 alone
+  bool packed;
+  int64_t entries;
+  int64_t width;
+  void* out;  // [rows, width], contiguous
+  int64_t rows;
+  Type type;
+};
+
+// Cosine and signed sine of rotary embedding at some positions.
+struct Turns {
+  const int64_t* positions;  // [rows]
+  const float* inverse;      // [pairs]: radians a position
+  int64_t pairs;
+  float magnitude;
+  void* cosine;  // [rows, 2 * pairs], contiguous: both halves the same
+  void* sine;    // the first half negated
+  int64_t rows;
   Type type;
 };
 
@@ -95,6 +129,21 @@ struct Argmax {
   Type type;
 };
 
+// Tokens drawn from rows of logits; a row of temperature 0, or with an infinite logit, takes the first of the largest.
+struct Draw {
+  const void* x;  // [rows, size], rows x_stride apart
+  int64_t x_stride;
+  Type type;
+  const float* temperature;  // [rows], as all that follow
+  const int64_t* top_k;      // `size` keeps all
+  const float* top_p;        // 1 keeps all
+  const float* min_p;        // 0 keeps all
+  const double* uniform;     // from 0 to below 1: what decides
+  int64_t* out;
+  int64_t rows;
+  int64_t size;
+};
+
 // Rows of queries over their pages. Row i's queries are tokens first[i] .. first[i] + queries[i] - 1 of the step and
 // the last ones of the row.
 struct Attend {
@@ -112,6 +161,24 @@ struct Attend {
   int64_t window;  // a query sees so many of the last tokens up to its own; 0: all
   int64_t group;   // query heads of a KV head
   float scale;
+};
+
+// Put kv, [tokens of the step, 2, kv_heads, dim], where the tokens of the rows belong. Of `rows` only what places them is
+// read.
+struct StoreRows {
+  Attend rows;
+  const void* kv;
+  int64_t kv_stride;  // from token to token
+};
+
+// Attention of rows of one query each.
+struct Decode {
+  Attend rows;
+};
+
+// Of rows of any number of queries.
+struct Chunk {
+  Attend rows;
 };
 
 // Queries of one row and query heads of one KV head: at most kTileQueries of both together.
@@ -133,7 +200,11 @@ struct Table {
   void (*norm)(const Norm&, int64_t first, int64_t last);
   void (*gate)(const Gate&, int64_t first, int64_t last);
   void (*rotate)(const Rotate&, int64_t first, int64_t last);
+  void (*add)(const Add&, int64_t first, int64_t last);
+  void (*turns)(const Turns&, int64_t first, int64_t last);
   void (*argmax)(const Argmax&, int64_t first, int64_t last);
+  size_t (*draw_scratch)(const Draw&);
+  void (*draw)(const Draw&, int64_t first, int64_t last, void* scratch);
   void (*store)(const Store&, int64_t first, int64_t last);  // of places
   size_t (*decode_scratch)(const Attend&);
   // A row of one query, KV heads from..to-1.

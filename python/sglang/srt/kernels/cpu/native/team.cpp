@@ -114,6 +114,7 @@ uint32_t Team::await(uint32_t done) {
     asleep_.fetch_add(1);
     state_.wait(state);
     asleep_.fetch_sub(1);
+    looks = 0;  // weeks of sleep and waking would run over
     bedtime = Clock::now() + kAwake;
   }
 }

@@ -93,6 +93,12 @@ template <typename T> INLINE void save_some(T* p, Floats x, int64_t n) {
   memcpy(p, buffer, static_cast<size_t>(n) * sizeof(T));
 }
 
+template <typename T> INLINE T rounded(float x) {
+  T out;
+  save_some<T>(&out, broadcast(x), 1);
+  return out;
+}
+
 template <typename T, typename F> INLINE void each(int64_t size, F&& body) {
   int64_t i = 0;
   for (; i + LANES <= size; i += LANES)

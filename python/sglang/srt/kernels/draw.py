@@ -1,0 +1,16 @@
+"""A token of each row by its distribution, after temperature, top-k, top-p and min-p."""
+
+import torch
+
+from sglang.srt.kernels.cpu.ops import DrawFilters, best_kernels
+
+__all__ = ["DrawFilters", "draw"]
+
+
+def draw(logits: torch.Tensor, filters: DrawFilters, uniform: torch.Tensor) -> torch.Tensor:
+    """`[rows, vocab]` -> int64 `[rows]`; see CpuKernels.draw.
+
+    torch's sort, softmax and sums took longer than the forward pass: 46-120 ms for 16 rows of 49,152 on two cores.
+    """
+    rows = logits if logits.stride(1) == 1 else logits.contiguous()
+    return best_kernels().draw(rows, filters, uniform)
