@@ -19,7 +19,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.model_executor.options import WorkerOptions
 
 CHUNK = 512
+TURN = 3
+"""Steps in a row of one kind, where two kinds take turns."""
 
 
 class Limits(NamedTuple):
@@ -123,8 +125,10 @@ def limits(spec: ModelSpec, pool: KVPool, bandwidth: float, flops: float) -> Lim
     return Limits(bandwidth, flops, spec.num_layers * layer + head, head, kv_bytes, 4 * heads * dim * spec.num_layers)
 
 
-def decode(requests: Requests, rows: int, context: int, steps: int) -> tuple[list[float], list[float]]:
-    """Wall and CPU seconds of each step, at contexts around `context`."""
+def decode(
+    requests: Requests, rows: int, context: int, steps: int, before: Callable[[int], None] = lambda step: None
+) -> tuple[list[float], list[float]]:
+    """Wall and CPU seconds of each step, at contexts around `context`; `before` hears of each."""
     requests.open(rows)
     first = context - steps // 2
     for slot in range(rows):
@@ -132,11 +136,29 @@ def decode(requests: Requests, rows: int, context: int, steps: int) -> tuple[lis
     wall: list[float] = []
     own: list[float] = []
     for step in range(steps):
+        before(step)
         clock, thread = time.perf_counter(), time.thread_time()
         requests.decode(first + step)
         wall.append(time.perf_counter() - clock)
         own.append(time.thread_time() - thread)
     return wall[2:], own[2:]
+
+
+def eager_in_turn(runner: ModelRunner, requests: Requests, rows: int, context: int, steps: int) -> str:
+    """Steps of one run, three as recorded and three call by call in turn."""
+    graph = runner._graph
+
+    def is_eager(step: int) -> bool:
+        return step // TURN % 2 == 1
+
+    def choose(step: int) -> None:
+        runner._graph = None if is_eager(step) else graph
+
+    wall, _ = decode(requests, rows, context, 2 * steps, choose)
+    runner._graph = graph
+    kinds = {eager: [t for step, t in enumerate(wall, 2) if is_eager(step) is eager] for eager in (False, True)}
+    recorded, eager = (statistics.median(times) * 1e3 for times in kinds.values())
+    return f"recorded {recorded:.2f} ms, call by call {eager:.2f} ms ({eager / recorded:.2f})"
 
 
 def prefill(requests: Requests, length: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -181,6 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--attention", choices=["auto", "cpu", "torch_native"], default="auto")
     parser.add_argument("--gigabytes", type=float, help="a second that the threads read")
     parser.add_argument("--gigaflops", type=float, help="that they multiply")
+    parser.add_argument("--eager", action="store_true", help="compare recorded steps with those made call by call")
     parser.add_argument("--profile", action="store_true", help="show torch's and Python's shares of a step")
     args = parser.parse_args(argv)
     wanted = child_environment(args.threads)
@@ -193,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     longest = max([args.context + args.steps, *args.prefill])
     options = WorkerOptions(
         dtype="bfloat16", load_format=args.load_format, max_running_requests=max([1, *args.rows]),
-        max_total_tokens=max(max([1, *args.rows]) * (args.context + args.steps + 64), longest + 64),
+        max_total_tokens=max(max([1, *args.rows]) * (args.context + 2 * args.steps + 64), longest + 64),
         attention_backend=args.attention, quantization=args.quantization,
     )  # fmt: skip
     runner, pool = build_runner(args.model, spec, options, NullHook())
@@ -210,6 +233,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.profile:
             profile(requests, args.context + args.steps // 2)
         requests.close()
+        if args.eager:
+            print(f"{name}: {eager_in_turn(runner, requests, rows, args.context, args.steps)}", flush=True)
+            requests.close()
     for length in args.prefill:
         report(f"prefill {length:4}", length, limit.prefill(length), prefill(requests, length, args.rounds))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

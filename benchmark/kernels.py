@@ -1,6 +1,6 @@
 """The native CPU kernels against torch, and against what this machine's memory gives.
 
-    python benchmark/kernels.py [--rounds 11] [--only linear|small|attention]
+    python benchmark/kernels.py [--rounds 11] [--only linear|small|attention|draw]
 
 One thread. Contenders run in turn within a second; of each the fastest time and, against torch, the median of the
 rounds' ratios. Times are the thread's CPU time, which other processes lengthen only through caches and memory.
@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from sglang.srt.core.layout import KVLayout, ShardLayout
-from sglang.srt.kernels.cpu.ops import CpuKernels, PackedWeight, levels, pack_weight
+from sglang.srt.kernels.cpu.ops import CpuKernels, DrawFilters, PackedWeight, levels, pack_weight
 from sglang.srt.kv_pool.gqa import GQAPool
 from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.layers.attention.base import AttentionBackend, AttentionBatch, AttentionRow
@@ -153,6 +153,36 @@ def attention() -> Iterator[Question]:
             )
 
 
+def draw_torch(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+    """As it is usually written: top-k by a selection, top-p by a sort, then multinomial."""
+    scaled = logits.float() / temperature
+    if top_k < logits.shape[1]:
+        least = scaled.topk(top_k, dim=-1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < least, float("-inf"))
+    probs = scaled.softmax(dim=-1)
+    if top_p < 1.0:
+        ordered, indices = probs.sort(dim=-1, descending=True)
+        ordered[ordered.cumsum(dim=-1) - ordered >= top_p] = 0.0
+        probs = torch.zeros_like(probs).scatter_(1, indices, ordered)
+    return torch.multinomial(probs, 1)
+
+
+def draw() -> Iterator[Question]:
+    """A token of each row of 49,152 logits."""
+    kernels, vocab = CpuKernels(levels()[-1]), 49152
+    for rows in (1, 16):
+        logits, place = (torch.randn(rows, vocab) * 3).bfloat16(), torch.rand(rows, dtype=torch.float64)
+        for temperature, top_k, top_p in ((1.0, vocab, 1.0), (0.7, vocab, 0.9), (0.7, 50, 1.0), (0.7, 50, 0.9)):
+            columns = ((temperature, torch.float32), (top_k, torch.int64), (top_p, torch.float32), (0, torch.float32))
+            filters = DrawFilters(*(torch.full((rows,), value, dtype=kind) for value, kind in columns))
+            contenders: dict[str, Callable[[], object]] = {
+                "torch": partial(draw_torch, logits, temperature, top_k, top_p),
+                "native": partial(kernels.draw, logits, filters, place),
+            }
+            name = f"draw t {temperature} k {top_k} p {top_p}, {rows} rows"
+            yield Question(name, logits.nbytes, contenders, 1)
+
+
 def answer(question: Question, rounds: int) -> str:
     """One line."""
     times: dict[str, list[float]] = {name: [] for name in question.contenders}
@@ -164,7 +194,7 @@ def answer(question: Question, rounds: int) -> str:
                 run()
             times[name].append((time.thread_time() - start) / repeats / question.calls)
     (first, measure), *others = times.items()
-    parts = [f"{question.name:32} {first} {min(measure) * 1e6:8.1f} us"]
+    parts = [f"{question.name:36} {first} {min(measure) * 1e6:8.1f} us"]
     parts.append(f"{question.nbytes / min(measure) / 1e9:5.1f} GB/s")
     for name, found in others:
         ratio = statistics.median(a / b for a, b in zip(measure, found, strict=True))
@@ -178,10 +208,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print a line a question."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--only", choices=["linear", "small", "attention"])
+    parser.add_argument("--only", choices=["linear", "small", "attention", "draw"])
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    sections = {"linear": linear, "small": small, "attention": attention}
+    sections = {"linear": linear, "small": small, "attention": attention, "draw": draw}
     for question in memory():
         print(answer(question, args.rounds))
     for name, section in sections.items():

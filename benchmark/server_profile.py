@@ -28,7 +28,8 @@ from sglang.srt.entrypoints.scheduler_client import Unavailable
 KINDS: tuple[tuple[str, str], ...] = (
     (r"_native.* .*linear", "products with weights"),
     (r"_native.* .*(decode|attend|chunk)", "attention over pages"),
-    (r"_native.* .*(norm|gate|rotate|store|argmax)", "norm, activation, rotary, store, argmax"),
+    (r"_native.* .*(norm|gate|rotate|store|argmax|add_rows|turn_rows|look_up)", "norm, activation, rotary, store"),
+    (r"_native.* .*(draw|descend|weigh|add_up|token_at)", "drawing tokens"),
     (r"_native.* .*Team::(await|work)|libgomp", "waiting awake for the other thread, or for work"),
     (r"_native", "the kernels' calls"),
     (r"libtorch|libc10", "torch"),

@@ -47,13 +47,16 @@ def vocabulary(model: Path) -> int:
     return max(TOKENIZER_VOCABULARY, read_model_spec(model).vocab_size)
 
 
-def make_engine(model: Path, tokenizer: Path, threads: int, rows: int, row_tokens: int, trace: Path | None) -> Engine:
+def make_engine(
+    model: Path, tokenizer: Path, threads: int, rows: int, row_tokens: int, trace: Path | None, *, eager: bool = False
+) -> Engine:
     """An engine of random weights for `rows` requests of `row_tokens` tokens each."""
     return Engine(
         model_path=str(model), tokenizer_path=str(tokenizer), load_format="dummy", dtype="bfloat16",
         json_model_override_args=json.dumps({"vocab_size": vocabulary(model)}), threads=threads,
         max_total_tokens=rows * row_tokens, max_running_requests=rows, chunked_prefill_size=512, log_level="warning",
-        trace_file=str(trace) if trace else "",
+        disable_cuda_graph=eager,
+        trace_file=str(trace) if trace else "", grammar_warmup=False,  # it would take a core for seconds
     )  # fmt: skip
 
 
@@ -71,11 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--eager", action="store_true", help="compute steps call by call (--disable-cuda-graph)")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         for rows in args.rows:
             trace = Path(folder) / f"{rows}.json"
-            with make_engine(args.model, args.tokenizer, args.threads, rows, args.context + 64, trace) as engine:
+            size = (rows, args.context + 64)
+            with make_engine(args.model, args.tokenizer, args.threads, *size, trace, eager=args.eager) as engine:
                 engine.generate(
                     input_ids=random_prompts(args.model, rows, args.context - args.steps // 2),
                     sampling_params={"temperature": 0, "max_new_tokens": args.steps, "ignore_eos": True},

@@ -29,6 +29,7 @@ class Ours:
             "chunked_prefill_size": order["chunk"],
             "stream_interval": INTERVAL,
             "log_level": "warning",
+            "grammar_warmup": False,  # nobody else loads a grammar library
         } | order.get("flags", {})
         self._engine = Engine(**settings)
         self._loop = asyncio.new_event_loop()
