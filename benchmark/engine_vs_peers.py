@@ -215,7 +215,7 @@ def report() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--setup-peers", action="store_true", help="make the peers' environments, then stop")
+    parser.add_argument("--setup-peers", action="store_true", help="make the environments of --peers, then stop")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--measures", nargs="+", choices=["prefill", "decode"], default=["prefill", "decode"])
     parser.add_argument("--peers", nargs="+", choices=[peer.name for peer in PEERS], default=[p.name for p in PEERS])
@@ -237,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # contenders are ended on the way out
     if args.setup_peers:
-        set_up(say)
+        set_up(say, [find(name) for name in args.peers])
         return 0
     for name in [] if args.plot_only else args.models:
         for what in args.measures:

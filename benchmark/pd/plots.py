@@ -19,7 +19,7 @@ def draw_loads(title: str, curves: Sequence[Curve], bounds: Objectives | None, p
     """Speed of a user, p99 gap, TTFT and share inside the objectives, over the load; idle at 0."""
     figure, panels = plt.subplots(2, 2, figsize=(11, 7.5))
     for each in curves:
-        style = "-" if "P:" in each.name else "--"
+        style = "-" if "P:" in each.name else ":" if each.name.startswith("vllm") else "--"
         rates = (0.0, *each.rates)
         points = (each.idle, *each.points)
         (line,) = panels[0][0].plot(rates, [median_tps(p) for p in points], style, marker="o", ms=4, label=each.name)

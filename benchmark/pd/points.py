@@ -25,7 +25,7 @@ def request_count(rate: float, seconds: float) -> int:
     return max(6, round(rate * seconds))
 
 
-async def idle(url: str, shape: Shape, tokenizer: BenchTokenizer, model: str, backend: Backend = "sglang") -> Point:
+async def idle(url: str, shape: Shape, tokenizer: BenchTokenizer, model: str, backend: Backend) -> Point:
     """Requests one after another: what a user alone sees."""
     prompts = prompts_of(shape, IDLE_REQUESTS, 1, tokenizer)
     return await _run(url, prompts, [0.0] * len(prompts), model, backend, at_once=1)
@@ -34,18 +34,18 @@ async def idle(url: str, shape: Shape, tokenizer: BenchTokenizer, model: str, ba
 async def open_load(
     url: str,
     shape: Shape,
-    rate: float,
-    seconds: float,
     tokenizer: BenchTokenizer,
     model: str,
-    backend: Backend = "sglang",
+    backend: Backend,
+    rate: float,
+    seconds: float,
 ) -> Point:
     """Poisson arrivals, the same for every set-up, whatever becomes of the requests."""
     prompts = prompts_of(shape, request_count(rate, seconds), 2, tokenizer)
     return await _run(url, prompts, arrival_times(prompts, rate, seed=3), model, backend)
 
 
-async def warm_up(url: str, shape: Shape, tokenizer: BenchTokenizer, model: str, backend: Backend = "sglang") -> None:
+async def warm_up(url: str, shape: Shape, tokenizer: BenchTokenizer, model: str, backend: Backend) -> None:
     """A few requests at once: first touches, and every engine behind a balancer gets one."""
     prompts = [replace(p, output_len=8) for p in prompts_of(shape, 4, 0, tokenizer)]
     point = await _run(url, prompts, [0.0] * len(prompts), model, backend)

@@ -1,10 +1,16 @@
 """Ways to use two cores, as recipes of sglang.cluster, and the loads that they are compared under."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 PORT = 31000
+Engine = Literal["sglang", "vllm"]
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
+Kind = Callable[[int], "Setup"]
+"""Mixed set-ups of a kind, by chunk size."""
+KINDS = ("mixed 2c", "1P:1D", "mixed 1c+1c", "1P:3D", "vllm 2c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,13 @@ class Setup:
     flags: dict[str, Any] = field(default_factory=dict)
     """Of its prefill engines, or of its unified ones."""
     decode_flags: dict[str, Any] = field(default_factory=dict)
+    engine: Engine = "sglang"
+    """Whose server the unified engines are; vLLM's takes what it knows of the recipe (pd/vllm.py)."""
+
+    @property
+    def kind(self) -> str:
+        """One of KINDS: the name up to the comma."""
+        return self.name.split(",")[0]
 
     def recipe(self, model: str, tokens: int, rows: int) -> dict[str, Any]:
         """For sglang.cluster. `tokens` of KV and `rows` of a batch in all, divided among the engines that decode."""
@@ -97,6 +110,13 @@ def two_engines(chunk: int) -> Setup:
     return Setup(f"mixed 1c+1c, {_chunk_name(chunk)}", unified=((0,), (1,)), flags=mixed_flags(chunk))
 
 
+def vllm_two_cores(chunk: int, dtype: Dtype) -> Setup:
+    """vLLM's server with both cores. Its steps take at most `chunk` tokens, decoding rows included; 0: its default."""
+    flags = {"dtype": dtype} | ({"chunked-prefill-size": chunk} if chunk else {})
+    steps = f"{chunk} a step" if chunk else "its own chunks"
+    return Setup(f"vllm 2c, {dtype}, {steps}", unified=((0, 1),), flags=flags, engine="vllm")
+
+
 def _chunk_name(chunk: int) -> str:
     return f"chunk {chunk}" if chunk else "prompt first"
 
@@ -106,11 +126,3 @@ def disaggregated(decodes: int = 1, local: int | None = None) -> Setup:
     extra = {} if local is None else {"disagg-local-prefill-tokens": local, **mixed_flags(64)}
     name = f"1P:{decodes}D" + ("" if local is None else f", local up to {local}")
     return Setup(name, prefill=1, decode=decodes, decode_flags=extra, flags={"chunked-prefill-size": 512})
-
-
-def kinds(setups: Sequence[Setup]) -> dict[str, list[Setup]]:
-    """Set-ups by what they have in common, which is their name up to the comma."""
-    found: dict[str, list[Setup]] = {}
-    for setup in setups:
-        found.setdefault(setup.name.split(",")[0], []).append(setup)
-    return found

@@ -125,10 +125,10 @@ def verdict(mixed: Curve, split: Curve) -> list[str]:
 
 
 def verdicts(curves: Sequence[Curve]) -> str:
-    """Every disaggregated set-up against every mixed one."""
+    """Every disaggregated set-up against every mixed one, vLLM's among them."""
     header = ["set-up", "against", "half load, req/s", "tok/s of the median user", "p99 ITL, ms"]
     header += ["median TTFT there, ms", "median TTFT when idle"]
-    mixed = [each for each in curves if each.name.startswith("mixed")]
+    mixed = [each for each in curves if each.name.startswith(("mixed", "vllm"))]
     split = [each for each in curves if "P:" in each.name]
     return markdown(header, [verdict(m, s) for s in split for m in mixed])
 

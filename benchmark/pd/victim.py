@@ -9,7 +9,7 @@ import httpx
 from pd.points import Point, condense, prompts_of
 from pd.setups import Shape
 from sglang.bench.client import BenchClient
-from sglang.bench.dialects import RequestSettings, dialect_of
+from sglang.bench.dialects import Backend, RequestSettings, dialect_of
 from sglang.bench.tokenizer import BenchTokenizer
 
 ANSWER = Shape(256, 800, ())
@@ -18,13 +18,13 @@ QUIET_EVENTS = 150
 """Events of the answer, about a token each, before the prompts come."""
 
 
-async def watch(url: str, tokenizer: BenchTokenizer, model: str, prompts: int) -> Point:
+async def watch(url: str, tokenizer: BenchTokenizer, model: str, backend: Backend, prompts: int) -> Point:
     """One answer of 800 tokens; from its 150th on `prompts` prompts of 2,048 tokens come one after another.
 
     The prompts want one token each, so that the decode engine gets as little of them as there can be.
     """
     async with httpx.AsyncClient(timeout=600.0, trust_env=False) as http:
-        client = BenchClient(http, url, dialect_of("sglang"), RequestSettings(model=model))
+        client = BenchClient(http, url, dialect_of(backend), RequestSettings(model=model))
         flowing = asyncio.Event()
         seen: list[str] = []
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,10 +96,10 @@ def find(name: str) -> Peer:
     return {peer.name: peer for peer in PEERS}[name]
 
 
-def set_up(say: Callable[[str], None]) -> None:
+def set_up(say: Callable[[str], None], peers: Sequence[Peer] = PEERS) -> None:
     """Make every environment that is not there; a peer that fails leaves its reason and stops nobody else."""
     _tcmalloc(say)
-    for peer in PEERS:
+    for peer in peers:
         if not peer.steps or (peer.folder / "ready").is_file():
             say(f"{peer.name}: ready")
             continue

@@ -65,8 +65,9 @@ def test_chunks_are_counted_where_the_server_does_not_count(server: str, backend
     assert (output.output_len, output.counted_by_server, output.prompt_len) == (6, False, 3)
 
 
-def test_a_chunk_of_several_tokens_counts_as_several_gaps(server: str) -> None:
-    output = ask(server, "sglang", per_chunk=2, delay=0.02)
+@pytest.mark.parametrize("backend", ["sglang", "vllm"])
+def test_a_chunk_of_several_tokens_counts_as_several_gaps(server: str, backend: Backend) -> None:
+    output = ask(server, backend, per_chunk=2, delay=0.02)
     assert output.output_len == 6
     assert len(output.itl) == 4  # the second token came with the first one
     assert output.itl[0] == output.itl[1]
@@ -91,6 +92,22 @@ def test_failures_are_told(server: str, backend: Backend, fake: dict[str, int], 
 
 def test_an_unreachable_server_is_an_error_of_the_request() -> None:
     assert ask("http://127.0.0.1:9", "sglang").error
+
+
+def test_a_token_without_text_is_timed_where_events_are_counted() -> None:
+    answer = Answer(0.0)
+    for number, text in enumerate(["", "\u00e9", "", "x"], start=1):
+        answer.add(Delta(text=text, completion_tokens=number), float(number))
+    answer.add(Delta(completion_tokens=4), 9.0)
+    assert (answer.ttft, answer.itl, answer.output_len) == (1.0, [1.0, 1.0, 1.0], 4)
+
+
+def test_a_count_at_the_end_alone_is_no_token() -> None:
+    answer = Answer(0.0)
+    for time in (1.0, 3.0):
+        answer.add(Delta(text="x"), time)
+    answer.add(Delta(completion_tokens=5), 9.0)
+    assert (answer.ttft, answer.itl, answer.output_len) == (1.0, [2.0], 5)
 
 
 def test_ids_go_out_as_ids_and_never_to_a_chat(server: str) -> None:

@@ -4,6 +4,7 @@ It needs the standard library alone, so it starts in a few milliseconds. A reque
 object in its body: `status` answers with that HTTP status, `error_after` breaks the stream with an error event after so
 many tokens, `cut_after` closes it without an end, `split` writes the stream in pieces of so many bytes, `delay` sleeps
 so many seconds before each token, `per_chunk` puts so many tokens into a chunk, and `no_usage` leaves token counts out.
+`continuous_usage_stats` among the stream options puts token counts into every event, as vLLM does.
 """
 
 import argparse
@@ -55,7 +56,8 @@ def chunk(path: str, body: dict[str, Any], text: str, done: int, finish: str | N
     message = {"role": "assistant", "content": text}
     where = {"text": text} if path == "/v1/completions" else {"delta": message, "message": message}
     answer: dict[str, Any] = {"id": "fake", "choices": [{"index": 0, "finish_reason": finish, **where}]}
-    return answer | ({"usage": usage} if counted and finish and not body.get("stream") else {})
+    always = body.get("stream_options", {}).get("continuous_usage_stats")
+    return answer | ({"usage": usage} if counted and (always or (finish and not body.get("stream"))) else {})
 
 
 def stream(path: str, body: dict[str, Any]) -> Iterator[bytes]:

@@ -49,6 +49,7 @@ class Answer:
     def __init__(self, sent_at: float) -> None:
         self._sent_at = sent_at
         self._last = sent_at
+        self._events = 0
         self._chunks = 0
         self._shown: int | None = None
         self._latest = Delta()
@@ -65,6 +66,7 @@ class Answer:
         grown = bool(delta.text) and not (delta.cumulative and delta.text == self.text)
         self.text = delta.text if delta.cumulative else self.text + delta.text
         self._chunks += grown
+        self._events += 1
         new = self._new_tokens(delta, grown)
         if new and not self.ttft:
             self.ttft = now - self._sent_at
@@ -78,11 +80,15 @@ class Answer:
         self.cached_tokens = delta.cached_tokens or self.cached_tokens
 
     def _new_tokens(self, delta: Delta, grown: bool) -> int:
-        """How many tokens an event brings: by the server's count where events carry text and count, else 1 a text."""
+        """How many tokens an event brings: by the server's count where it has counted from the start, else 1 a text.
+
+        A count that comes only at the end says nothing of the tokens' times.
+        """
         if delta.completion_tokens is None:
             return int(grown)
+        counted = self.tokens is not None or self._events == 1
         before, self.tokens = self.tokens or 0, delta.completion_tokens
-        return max(0, delta.completion_tokens - before) if delta.cumulative else int(grown)
+        return max(0, delta.completion_tokens - before) if counted else int(grown)
 
     @property
     def output_len(self) -> int:

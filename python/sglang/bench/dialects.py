@@ -83,12 +83,21 @@ class CompletionsDialect:
 
     path = "/v1/completions"
 
+    def __init__(self, counts_in_events: bool = False) -> None:
+        """`counts_in_events` asks for the token count in every event, which vLLM offers beyond OpenAI's protocol.
+
+        Tokens without text, such as half a character, are then seen when they come, as they are on /generate.
+        """
+        self._counts_in_events = counts_in_events
+
     def payload(self, prompt: Prompt, settings: RequestSettings) -> dict[str, Any]:
         """See Dialect."""
         content = prompt.text if prompt.token_ids is None else list(prompt.token_ids)
         body = _openai_body(prompt, settings) | {"prompt": content}
         if settings.return_logprob:
             body["logprobs"] = 1
+        if settings.stream and self._counts_in_events:
+            body["stream_options"]["continuous_usage_stats"] = True
         return body | settings.extra_body
 
     def read(self, event: dict[str, Any]) -> Delta:
@@ -156,7 +165,7 @@ def dialect_of(backend: Backend) -> Dialect:
         "sglang": NativeDialect(),
         "sglang-oai": CompletionsDialect(),
         "sglang-oai-chat": ChatDialect(),
-        "vllm": CompletionsDialect(),
+        "vllm": CompletionsDialect(counts_in_events=True),
         "vllm-chat": ChatDialect(),
     }
     return dialects[backend]
