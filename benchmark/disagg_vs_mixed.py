@@ -132,7 +132,7 @@ class Bench:
     @asynccontextmanager
     async def _running(self, setup: Setup) -> AsyncIterator[Cluster]:
         recipe = build_recipe(setup.recipe(self._model, TOKENS, ROWS), setup.name)
-        started = serving(recipe, LOG, _log) if setup.engine == "vllm" else Cluster(recipe, on_log=_log)
+        started = serving(recipe, LOG) if setup.engine == "vllm" else Cluster(recipe, on_log=_log)
         async with started as cluster:
             yield cluster
 

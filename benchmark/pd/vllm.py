@@ -3,6 +3,7 @@
 Nothing of it is needed where vLLM's environment under .peers/ was not made: the benchmark then says so and goes on.
 """
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -20,8 +21,9 @@ from sglang.srt.errors import ConfigError, EngineError
 LOG = PLACE / "vllm-server.log"
 READY_S = 900.0
 """Allowed for a start: the first one compiles, on the same two cores."""
-START_S = 90.0
-"""What a start is expected to take of a budget, once its compilations are cached."""
+START_S = 120.0
+"""What a start is expected to take of a budget."""
+SHOWN_ERRORS = 6
 HOW = "python benchmark/engine_vs_peers.py --setup-peers --peers vllm"
 
 
@@ -88,25 +90,30 @@ def kv_bytes(model: Path, tokens: int, dtype: str) -> int:
 
 
 @asynccontextmanager
-async def serving(recipe: Recipe, log: Path, also: LogSink) -> AsyncIterator[Cluster]:
-    """vLLM's server as a cluster of one; its log goes to the file, which errors name, and to `also`."""
+async def serving(recipe: Recipe, log: Path) -> AsyncIterator[Cluster]:
+    """vLLM's server as a cluster of one. Errors name the file of its log and the last errors that are told there."""
     try:
-        with _logging_to(log, also) as sink:
+        with _keeping(log) as sink:
             async with Cluster(recipe, on_log=sink, commands=VllmCommands(), ready_timeout=READY_S) as cluster:
                 yield cluster
     except EngineError as error:
-        raise EngineError(f"{error}\nits whole log: {log}") from error
+        raise EngineError(f"{error}\n{_errors(log)}\nits whole log: {log}") from error
 
 
 @contextmanager
-def _logging_to(path: Path, also: LogSink) -> Iterator[LogSink]:
-    """A sink that keeps the whole log: the lines at its end often tell only that another process of vLLM failed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+def _keeping(log: Path) -> Iterator[LogSink]:
+    """A sink that keeps every line and shows none: vLLM logs errors also where it is ended as it should be."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
 
         def sink(name: str, line: str) -> None:
             file.write(line + "\n")
             file.flush()
-            also(name, line)
 
         yield sink
+
+
+def _errors(log: Path) -> str:
+    """The last exceptions of any of its processes; the end of the log itself often tells of leaks at exit only."""
+    found = [line for line in log.read_text().splitlines() if re.search(r"\b[A-Z]\w*(Error|Exception): ", line)]
+    return "\n".join(dict.fromkeys(found[-SHOWN_ERRORS:])) or "no exception is told there"

@@ -60,7 +60,8 @@ def fake_vllm(place: Path, *extra: str) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "ready").touch()
     script = folder / "python"
-    script.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {FAKE} "$@" {" ".join(extra)}\n')
+    told = "echo '(EngineCore) ERROR [core.py:1] ValueError: too little memory'\nseq -f 'leaked %g' 40"
+    script.write_text(f'#!/bin/sh\nshift 2\n{told}\nexec {sys.executable} {FAKE} "$@" {" ".join(extra)}\n')
     script.chmod(0o755)
 
 
@@ -154,6 +155,7 @@ def test_a_server_that_dies_says_why(place: Path, report_folder: Path, capsys: p
     said = capsys.readouterr().err
     assert "exited with code 7" in said
     assert "fatal: the fake engine gives up" in said
+    assert "ValueError: too little memory" in said, "though 40 lines came after it"
     assert str(report_folder / "vllm.log") in said
     assert "fatal" in (report_folder / "vllm.log").read_text()
 
