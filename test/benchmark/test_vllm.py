@@ -164,3 +164,15 @@ def test_verdicts_count_vllm_among_the_mixed() -> None:
     point = {"tpot_ms": [10.0], "ttft_ms": [100.0], "itl_ms": {"p50": 10.0, "p99": 20.0}, "completed": 1, "failed": 0}
     curves = [Curve(name, point, (1.0,), (point,)) for name in ("1P:1D", "vllm 2c, float32, 64 a step")]
     assert "| 1P:1D | vllm 2c, float32, 64 a step |" in verdicts(curves)
+
+
+def test_its_users_are_watched_beside_prompts_like_the_others(
+    place: Path, report_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_vllm(place)
+    assert measure("--parts", "victims") == 0
+    printed = capsys.readouterr().out
+    assert "- vllm 2c, float32, its own chunks: ITL p50" in printed
+    assert "- vllm 2c, float32, 64 a step: ITL p50" in printed
+    records = [json.loads(path.read_text()) for path in (report_folder / "results").rglob("*.json")]
+    assert all(record["loads"]["victim"]["output_tokens"] >= 800 for record in records)
