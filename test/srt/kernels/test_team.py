@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,13 @@ def product(seed: int) -> Callable[[], bool]:
 
 
 def helpers() -> list[Path]:
-    """Of all threads of this process."""
-    tasks = Path("/proc/self/task").iterdir()
-    return [task for task in tasks if (task / "comm").read_text().strip() == "kernels"]
+    """Of all threads of this process. One that ends while it is looked at is none."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if (task / "comm").read_text().strip() == "kernels":
+                found.append(task)
+    return found
 
 
 def on_a_thread(work: Callable[[], object]) -> None:
