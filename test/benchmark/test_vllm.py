@@ -126,6 +126,11 @@ def test_without_vllm_it_is_named_and_the_rest_goes_on(
     assert not lines
 
 
+def records_in(folder: Path) -> list[dict[str, Any]]:
+    """What was kept of a run whose results go to `folder`."""
+    return [json.loads(path.read_text()) for path in (folder / "results").rglob("*.json")]
+
+
 def test_it_is_measured_and_shown_like_the_others(
     place: Path, report_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +138,7 @@ def test_it_is_measured_and_shown_like_the_others(
     assert measure("--parts", "loads") == 0
     printed = capsys.readouterr().out
     assert "| vllm 2c, float32, " in printed
-    records = [json.loads(path.read_text()) for path in (report_folder / "results").rglob("*.json")]
+    records = records_in(report_folder)
     assert {record["setup"] for record in records} == {
         "vllm 2c, float32, its own chunks",
         "vllm 2c, float32, 64 a step",
@@ -174,5 +179,5 @@ def test_its_users_are_watched_beside_prompts_like_the_others(
     printed = capsys.readouterr().out
     assert "- vllm 2c, float32, its own chunks: ITL p50" in printed
     assert "- vllm 2c, float32, 64 a step: ITL p50" in printed
-    records = [json.loads(path.read_text()) for path in (report_folder / "results").rglob("*.json")]
+    records = records_in(report_folder)
     assert all(record["loads"]["victim"]["output_tokens"] >= 800 for record in records)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sglang.srt.core.sampling import SamplingParams
+from sglang.srt.model_executor.forward_batch import ForwardBatch
 from sglang.srt.model_executor.step_graph import StepGraph
 from sglang.tools.tiny.shapes import TINY
 from sglang.tools.tiny.write import write_tiny
@@ -25,14 +26,14 @@ def requests() -> list[Request]:
     ]
 
 
-def played(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Filled with the rows of each step that a graph computes."""
     counts: list[int] = []
     true = StepGraph.forward
 
-    def forward(self: StepGraph, batch: object) -> torch.Tensor:
-        counts.append(len(batch.attention.rows))  # type: ignore[attr-defined]
-        return true(self, batch)  # type: ignore[arg-type]
+    def forward(self: StepGraph, batch: ForwardBatch) -> torch.Tensor:
+        counts.append(len(batch.attention.rows))
+        return true(self, batch)
 
     monkeypatch.setattr(StepGraph, "forward", forward)
     return counts
@@ -52,7 +53,7 @@ def test_recorded_steps_are_the_eager_ones(
 ) -> None:
     write_tiny(TINY[kind], tmp_path, seed=0)
     plain = Driver(tmp_path, page_size=16, dtype="bfloat16", graph_rows=0, quantization=quantization)
-    counts = played(plain, monkeypatch)
+    counts = played(monkeypatch)
     expected = answers(plain)
     assert not counts
     recorded = Driver(tmp_path, page_size=16, dtype="bfloat16", quantization=quantization)
@@ -65,7 +66,7 @@ def test_recorded_steps_are_the_eager_ones(
 def test_steps_of_more_rows_are_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tiny(TINY["llama3"], tmp_path, seed=0)
     driver = Driver(tmp_path, page_size=16, dtype="bfloat16", graph_rows=2)
-    counts = played(driver, monkeypatch)
+    counts = played(monkeypatch)
     answers(driver)
     assert set(counts) == {1, 2}
 
@@ -94,7 +95,7 @@ def test_an_engine_that_sends_its_layers_has_none(tmp_path: Path, monkeypatch: p
     write_tiny(TINY["llama3"], tmp_path, seed=0)
     hook = RecordingHook()
     driver = Driver(tmp_path, page_size=16, dtype="bfloat16", hook=hook)
-    counts = played(driver, monkeypatch)
+    counts = played(monkeypatch)
     answers(driver)
     assert not counts
     assert len(hook.layers) % driver.pool.layout.kv.layers == 0

@@ -52,7 +52,7 @@ def worker_options(config: ServerConfig) -> WorkerOptions:
         load_format=config.load_format,
         quantization=config.quantization,
         attention_backend=config.attention_backend,
-        graph_rows=0 if config.disable_cuda_graph else config.cuda_graph_max_bs or config.max_running_requests,
+        graph_rows=0 if config.disable_cuda_graph else config.cuda_graph_max_bs or None,
         page_size=config.page_size,
         max_total_tokens=config.max_total_tokens,
         mem_fraction_static=config.mem_fraction_static,

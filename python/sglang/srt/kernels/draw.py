@@ -10,7 +10,8 @@ __all__ = ["DrawFilters", "draw"]
 def draw(logits: torch.Tensor, filters: DrawFilters, uniform: torch.Tensor) -> torch.Tensor:
     """`[rows, vocab]` -> int64 `[rows]`; see CpuKernels.draw.
 
-    torch's sort, softmax and sums took longer than the forward pass: 46-120 ms for 16 rows of 49,152 on two cores.
+    torch's sort, softmax and sums took about as long as the forward pass or longer: 32-121 ms for 16 rows of 49,152 on
+    two cores (docs/performance.md).
     """
     rows = logits if logits.stride(1) == 1 else logits.contiguous()
     return best_kernels().draw(rows, filters, uniform)

@@ -1,15 +1,15 @@
 """Decode steps as one native call, in the way of a CUDA graph: recorded at start, replayed with other rows.
 
-Between two kernels of an eager step lie Python, checks, and torch's allocator: a quarter to a third of a small model's
+Between two kernels of an eager step lie Python, checks, and torch's allocator: a fifth to a quarter of a small model's
 step on a CPU (docs/adr/decode-steps-are-recorded.md has the figures).
 """
 
 import torch
 
 from sglang.srt.kernels.cpu.ops import best_kernels
-from sglang.srt.kernels.cpu.paged import PagedRows
 from sglang.srt.kernels.cpu.tape import NotRecordable, Tape
 from sglang.srt.layers.attention.base import AttentionBackend, AttentionBatch, AttentionRow
+from sglang.srt.layers.attention.cpu import single_rows
 from sglang.srt.model_executor.forward_batch import ForwardBatch
 from sglang.srt.model_executor.hooks import NullHook
 from sglang.srt.models.base import CausalLM, ModelInput
@@ -51,7 +51,7 @@ class StepGraph:
         rows = len(batch.attention.rows)
         self._tokens[:rows] = batch.inputs.tokens
         self._positions[:rows] = batch.inputs.positions
-        self._tape.play(PagedRows(batch.attention.block_table, [row.start + 1 for row in batch.attention.rows]))
+        self._tape.play(single_rows(batch.attention))
         return self._logits[:rows]
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from sglang.srt.config.model import ModelSpec
+from sglang.srt.kernels.residual import add_residual
 from sglang.srt.layers.activation import gated_activation
 from sglang.srt.layers.attention.base import AttentionBackend
 from sglang.srt.layers.attention.gqa import GQAttention
@@ -38,13 +39,13 @@ class Gemma3Layer:
         self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend, rows: torch.Tensor | None
     ) -> torch.Tensor:
         attended = self._after(self._attention(self._before(x), rotation, backend, rows))
-        return attended.add_(x if rows is None else x[rows])
+        return add_residual(attended, x if rows is None else x[rows])
 
     def store_kv(self, x: torch.Tensor, rotation: Rotation, backend: AttentionBackend) -> None:
         self._attention.store(self._before(x), rotation, backend)
 
     def mlp(self, x: torch.Tensor) -> torch.Tensor:
-        return self._mlp_after(self._mlp(self._mlp_before(x))).add_(x)
+        return add_residual(self._mlp_after(self._mlp(self._mlp_before(x))), x)
 
     def weights(self) -> Iterator[Weight]:
         parts = (self._before, self._attention, self._after, self._mlp_before, self._mlp, self._mlp_after)

@@ -1,5 +1,6 @@
 """A step's kernel calls, recorded once and played with nothing between them."""
 
+import math
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,12 +82,12 @@ class Buffers:
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised contiguous tensor."""
-        nbytes = max(1, int(np.prod(shape)) * dtype.itemsize)
+        nbytes = math.prod(shape) * dtype.itemsize
         free = self._free[nbytes]
         block = free.pop() if free else self._new(nbytes)
         view = block[:]
         weakref.finalize(view, free.append, block).atexit = False  # the tensor keeps `view`, and it alone does
-        return torch.from_numpy(view).view(-1)[: int(np.prod(shape)) * dtype.itemsize].view(dtype).view(*shape)
+        return torch.from_numpy(view).view(dtype).view(*shape)
 
     def _new(self, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         raw = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
@@ -97,7 +98,7 @@ class Buffers:
 class _OnlyKernels(TorchFunctionMode):
     """Lets torch make tensors, out of `buffers`, look at them and make views of them, and refuses everything else.
 
-    (A TorchDispatchMode would know views by itself, but imports torch's compiler for it: 1.5 s and 100 MB.)
+    (A TorchDispatchMode would know views by itself, but imports torch's compiler for it, which takes 1.5 s.)
     """
 
     def __init__(self, buffers: Buffers) -> None:

@@ -42,7 +42,7 @@ class CpuAttention:
     def prepare(self, batch: AttentionBatch) -> None:
         longer = [index for index, row in enumerate(batch.rows) if row.length > 1]
         if not longer:
-            self._rows = (PagedRows(batch.block_table, [row.start + 1 for row in batch.rows]),)
+            self._rows = (single_rows(batch),)
         elif self._has_chunks:
             single = [index for index, row in enumerate(batch.rows) if row.length == 1]
             self._rows = tuple(_part(batch, members) for members in (single, longer) if members)
@@ -65,6 +65,11 @@ class CpuAttention:
             self._chunks.store(layer, kv)
         for rows in self._rows:
             self._paged.store(self._pool.layer(layer), kv, rows)
+
+
+def single_rows(batch: AttentionBatch) -> PagedRows:
+    """A step of rows of one query each."""
+    return PagedRows(batch.block_table, [row.start + 1 for row in batch.rows])
 
 
 def _part(batch: AttentionBatch, members: list[int]) -> PagedRows:

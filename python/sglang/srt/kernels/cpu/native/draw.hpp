@@ -96,8 +96,8 @@ void fill_buckets(const Weights& w) {
 
 // Goes through the weights from the largest down until `count` of them or a mass of `budget` are passed.
 struct Descent {
-  double mass = 0;     // of those passed
-  float last = 0;      // the last one passed
+  double mass = 0;  // of those passed
+  float last = 0;   // the last one passed
 };
 Descent descend(const Weights& w, int64_t count, double budget) {
   Descent at;
@@ -161,14 +161,10 @@ template <typename T> int64_t draw_row(const Draw& a, int64_t row, void* scratch
   const Weights w = weights_in(a, scratch);
   weigh(x, most, a.temperature[row], w);
   float least_kept = a.min_p[row];
-  double total = add_up(w, least_kept);
-  if (a.top_k[row] < a.size || a.top_p[row] < 1.0f) {
-    // top-k and top-p look at all tokens, min-p or not.
-    const double whole = least_kept > 0 ? add_up(w, 0.0f) : total;
-    least_kept = std::max(least_kept, least_of_top(w, a.top_k[row], a.top_p[row], whole));
-    total = add_up(w, least_kept);
-  }
-  return token_at(w, least_kept, a.uniform[row] * total);
+  // top-k and top-p look at all tokens, min-p or not.
+  if (a.top_k[row] < a.size || a.top_p[row] < 1.0f)
+    least_kept = std::max(least_kept, least_of_top(w, a.top_k[row], a.top_p[row], add_up(w, 0.0f)));
+  return token_at(w, least_kept, a.uniform[row] * add_up(w, least_kept));
 }
 
 void draw(const Draw& a, int64_t first, int64_t last, void* scratch) {

@@ -7,15 +7,16 @@ namespace {
 
 using namespace cpu_kernels;
 
+template <typename T> INLINE void add_to(T* x, const T* y, int64_t n) {
+  each<T>(n, [&](int64_t i, auto get, auto put) INLINE_LAMBDA { put(x + i, get(x + i) + get(y + i)); });
+}
+
 template <typename T> void norm_rows(const Norm& a, int64_t first, int64_t last) {
   const T* weight = static_cast<const T*>(a.weight);
   for (int64_t row = first; row < last; row++)
     for (int64_t head = 0; head < a.heads; head++) {
       T* x = static_cast<T*>(a.x) + row * a.x_stride + head * a.x_head_stride;
-      if (a.added) {
-        const T* y = static_cast<const T*>(a.added) + row * a.size;
-        each<T>(a.size, [&](int64_t i, auto get, auto put) INLINE_LAMBDA { put(x + i, get(x + i) + get(y + i)); });
-      }
+      if (a.added) add_to(x, static_cast<const T*>(a.added) + row * a.size, a.size);
       T* out = static_cast<T*>(a.out) + row * a.out_stride + head * a.out_head_stride;
       Floats squares{};
       each<T>(a.size, [&](int64_t i, auto get, auto) INLINE_LAMBDA {
@@ -58,9 +59,7 @@ template <typename T> void rotate_rows(const Rotate& a, int64_t first, int64_t l
 }
 
 template <typename T> void add_rows(const Add& a, int64_t first, int64_t last) {
-  T* x = static_cast<T*>(a.x) + first * a.width;
-  const T* y = static_cast<const T*>(a.y) + first * a.width;
-  each<T>((last - first) * a.width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA { put(x + i, get(x + i) + get(y + i)); });
+  add_to(static_cast<T*>(a.x) + first * a.width, static_cast<const T*>(a.y) + first * a.width, (last - first) * a.width);
 }
 
 template <typename T> void turn_rows(const Turns& a, int64_t first, int64_t last) {
