@@ -21,6 +21,9 @@ _LARGEST: Final = 2**64 - 1
 class Stats:
     """Totals since the engine was opened, except `in_flight` and `armed`, which are now.
 
+    What an event tells is counted before the event can be polled, and an immediate that is counted has been told apart
+    from strays and excess too. A total says nothing of events: wait for an event by polling for it.
+
     Attributes:
         pages_posted: extents, i.e. the sum of the weights sent.
         strays: immediates for a slot that nobody expects; they are never credited.

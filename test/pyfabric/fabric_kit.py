@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import UnionType
 
 import numpy as np
 
@@ -24,15 +25,15 @@ class Side:
     engine: Engine
     seen: list[Event] = field(default_factory=list)
 
-    def wait(self, kind: type, *, count: int = 1, seconds: float = WAIT_S) -> list[Event]:
-        """The first `count` events of a kind. Fails when they do not come in time."""
+    def wait(self, kind: type | UnionType, *, count: int = 1, seconds: float = WAIT_S) -> list[Event]:
+        """The first `count` events of a kind, or of one of several. Fails when they do not come in time."""
         limit = time.monotonic() + seconds
         while True:
             found = [event for event in self.seen if isinstance(event, kind)]
             if len(found) >= count:
                 return found
             left = limit - time.monotonic()
-            assert left > 0, f"no {kind.__name__} within {seconds} s; seen {self.seen}, {self.engine.stats()}"
+            assert left > 0, f"no {kind} within {seconds} s; seen {self.seen}, {self.engine.stats()}"
             select.select([self.engine], [], [], left)
             self.seen += self.engine.poll()
 

@@ -81,9 +81,9 @@ def test_handles_are_a_programs(pair: Pair) -> None:
     for _ in range(50):
         handles.append(pair.sender.engine.write(region, 0, pair.peer, grant, 0, TOTAL, slot=SLOT))
         pair.sender.engine.cancel(handles[-1])
-    while pair.sender.engine.stats().armed:
-        pair.sender.settle(0.01)
-    pair.sender.settle(0.01)
+    pair.sender.wait(ProgramDone | ProgramDrained, count=len(handles))
+    pair.sender.settle(0.01)  # and no second one
+    assert pair.sender.engine.stats().armed == 0
     ended = [event.handle for event in pair.sender.seen if isinstance(event, ProgramDone | ProgramDrained)]
     assert sorted(ended) == handles
     region.close()

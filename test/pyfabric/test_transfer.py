@@ -156,6 +156,23 @@ def test_slots_complete_once_and_late_immediates_are_strays(pair: Pair) -> None:
     assert receiver.forget(8) == 0
 
 
+def test_an_immediate_that_is_counted_has_been_told_apart(pair: Pair) -> None:
+    """All of these are strays. Read while they come in, the two totals are never seen to differ."""
+    shape = Shape(layers=1, pages=512, page_bytes=64, nbytes=64)
+    source, destination = noise(shape.total), poisoned(shape.total)
+    region, kept = register(pair.sender.engine, source), register(pair.receiver.engine, destination)
+    grant, counter = kept.grant("s"), pair.sender.engine.counter()
+    counter.add()
+    backwards = list(range(shape.pages))[::-1]
+    one = lane(shape, region, pair.peer, grant, list(range(shape.pages)), backwards)
+    handles = [pair.sender.engine.arm(program(counter, shape, 7, one)) for _ in range(400)]
+    ended, now = 0, pair.receiver.engine.stats()
+    while ended < len(handles) or now.immediates < pair.sender.engine.stats().writes_posted:
+        ended += sum(isinstance(event, ProgramDone) for event in pair.sender.engine.poll())
+        now = pair.receiver.engine.stats()
+        assert now.strays == now.immediates
+
+
 @pytest.mark.parametrize("weight_bits", [1, 2, 31])
 def test_weights_are_capped_by_the_immediate(provider: str, weight_bits: int) -> None:
     options = {"provider": provider, "weight_bits": weight_bits, "slots": 2}

@@ -47,7 +47,6 @@ size_t Worker::reap(Rail& rail, int64_t now) {
 }
 
 void Worker::credit(const uint32_t* immediates, size_t count) {
-  bump(tallies.immediates, count);
   slots_->credit(immediates, count, [this](uint64_t slot) { events_->push(SlotComplete{slot, now_ns()}); });
 }
 

@@ -251,9 +251,10 @@ void Engine::cancel(uint64_t handle) {
 
 std::map<std::string, uint64_t> Engine::stats() const {
   const Tallies& t = worker_->tallies;
+  const Credits c = slots_->credits();
   return {{"writes_posted", t.writes_posted}, {"pages_posted", t.pages_posted}, {"bytes_posted", t.bytes_posted},
-          {"completions", t.completions},     {"errors", t.errors},             {"immediates", t.immediates},
-          {"strays", slots_->strays()},       {"excess", slots_->excess()},     {"eagain", t.eagain},
+          {"completions", t.completions},     {"errors", t.errors},             {"immediates", c.immediates},
+          {"strays", c.strays},               {"excess", c.excess},             {"eagain", t.eagain},
           {"eagain_ns", t.eagain_ns},         {"in_flight", t.in_flight},       {"armed", t.armed},
           {"peers_lost", t.peers_lost},       {"abandoned", t.abandoned},       {"sleeps", t.sleeps}};
 }

@@ -110,15 +110,15 @@ void Worker::suspect(Peer& peer, int64_t now) {
 
 void Worker::lose(Peer& peer, const std::string& reason, int64_t now) {
   if (peer.state == PeerState::kLost) return;
+  tallies.peers_lost.fetch_add(1, std::memory_order_relaxed);
   if (peer.state == PeerState::kOpen) {
     peer.reason = reason;
-    bump(peer.tallies->lost, 1);  // before the event: its reader may look at once
+    bump(peer.tallies->lost, 1);
     events_->push(PeerLost{peer.id, reason});
   }
   peer.state = PeerState::kLost;
   peer.lost_ns = now;
   peer.cool();
-  tallies.peers_lost.fetch_add(1, std::memory_order_relaxed);
   for (Link& link : peer.links)
     if (link.in_flight > 0) rails_[link.rail]->sever(link.address, peer.target.rails[link.remote].endpoint, peer.target);
   fail_programs(peer, peer.reason);

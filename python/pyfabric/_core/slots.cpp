@@ -41,18 +41,24 @@ bool Slots::incomplete(uint64_t slot) {
   return s.busy && s.received < s.expected;
 }
 
+Credits Slots::credits() const {
+  const std::lock_guard lock(mutex_);
+  return credits_;
+}
+
 void Slots::credit(const uint32_t* immediates, size_t count, const std::function<void(uint64_t)>& complete) {
   const std::lock_guard lock(mutex_);
+  credits_.immediates += count;
   for (size_t i = 0; i < count; ++i) {
     const uint64_t slot = immediates[i] >> weight_bits_, weight = immediates[i] & max_weight();
     if (slot >= slots_.size() || !slots_[slot].busy) {
-      ++strays_;
+      ++credits_.strays;
       continue;
     }
     Slot& s = slots_[slot];
     const bool before = s.received >= s.expected;
     s.received += weight;
-    if (s.received > s.expected) ++excess_;
+    if (s.received > s.expected) ++credits_.excess;
     if (before || s.received < s.expected) continue;
     --waiting_;
     complete(slot);

@@ -7,6 +7,11 @@
 
 namespace pyfabric {
 
+// What came in: every immediate, those for a slot that nobody expects, those beyond a slot's weight.
+struct Credits {
+  uint64_t immediates = 0, strays = 0, excess = 0;
+};
+
 // The receiving side's counting slots. An immediate is (slot << weight_bits) | weight.
 class Slots {
  public:
@@ -22,8 +27,8 @@ class Slots {
   bool incomplete(uint64_t slot);
   // Slots that wait for weight: the worker naps shorter while there are any.
   int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
-  uint64_t strays() const { return strays_.load(std::memory_order_relaxed); }
-  uint64_t excess() const { return excess_.load(std::memory_order_relaxed); }
+  // Of whole batches only: an immediate that is counted has been told apart too, and one whose slot's end was heard is counted.
+  Credits credits() const;
   // Credits a batch of immediates. Tells which slots became complete before anyone can forget() them.
   void credit(const uint32_t* immediates, size_t count, const std::function<void(uint64_t)>& complete);
 
@@ -34,10 +39,10 @@ class Slots {
   };
   Slot& at(uint64_t slot);
   uint32_t weight_bits_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Slot> slots_;
   std::atomic<int64_t> waiting_{0};
-  std::atomic<uint64_t> strays_{0}, excess_{0};
+  Credits credits_;
 };
 
 }  // namespace pyfabric

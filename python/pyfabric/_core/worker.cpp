@@ -250,14 +250,14 @@ void Worker::drain_for_stop() {
 
 void Worker::fail_leftovers() {
   run_commands();
+  bump(tallies.abandoned, std::exchange(in_flight_, 0));
+  tallies.in_flight.store(0);
   for (auto& program : programs_) {
     program->fail(-1, "engine closed");
     program->in_flight = 0;  // the endpoint is closed: nothing of it can be in flight any more
     settle(*program);
   }
   sweep();
-  bump(tallies.abandoned, std::exchange(in_flight_, 0));
-  tallies.in_flight.store(0);
 }
 
 }  // namespace pyfabric

@@ -28,8 +28,9 @@ struct Op {
   bool warming = false;
 };
 
+// What an event tells is counted before the event is pushed: its reader may look at once.
 struct Tallies {
-  Tally writes_posted{0}, pages_posted{0}, bytes_posted{0}, completions{0}, errors{0}, immediates{0}, eagain{0}, eagain_ns{0}, in_flight{0},
+  Tally writes_posted{0}, pages_posted{0}, bytes_posted{0}, completions{0}, errors{0}, eagain{0}, eagain_ns{0}, in_flight{0},
       armed{0}, peers_lost{0}, abandoned{0}, sleeps{0};
 };
 
