@@ -16,6 +16,7 @@ from fabric_kit import POISON, Shape, Side, lane, noise, poisoned, program, regi
 from conftest import Pair
 from pyfabric import (
     Engine,
+    PeerLost,
     PeerReady,
     ProgramDone,
     ProgramDrained,
@@ -200,6 +201,31 @@ def test_close_ends_waiting_programs(pair: Pair) -> None:
     pair.sender.engine.close()
     assert pair.sender.engine.poll() == [ProgramFailed(handle, -1, "engine closed")]
     region.close()
+
+
+def test_a_receiver_may_close_while_it_is_written_to(pair: Pair, provider: str) -> None:
+    """Over shm an endpoint of the same process is written to through its own memory, which goes away with it."""
+    shape = Shape(layers=1, pages=512, page_bytes=64, nbytes=64)
+    data, pool = noise(shape.total), poisoned(shape.total)
+    sender, order = pair.sender.engine, list(range(shape.pages))
+    region, counter = register(sender, data), sender.counter()
+    counter.add()
+    for _ in range(1 if provider == "tcp" else 20):  # tcp: a probe takes 3 s to tell that the peer is gone
+        with Engine(provider=provider) as receiver:
+            receiver.start()
+            target = register(receiver, pool)
+            peer = sender.connect(receiver.address)
+            one = program(counter, shape, 7, lane(shape, region, peer, target.grant("s"), order, order[::-1]))
+            handles = [sender.arm(one) for _ in range(100)]
+            while receiver.stats().immediates < 500:
+                pass
+        handles.append(sender.arm(one))  # the others may be through by now
+        pair.sender.wait(TERMINAL, count=len(handles))
+        assert sorted(event.handle for event in pair.sender.seen if isinstance(event, TERMINAL)) == handles
+        assert isinstance(pair.sender.wait(PeerLost)[0], PeerLost)
+        assert sender.stats().in_flight == 0
+        sender.disconnect(peer)
+        pair.sender.seen.clear()
 
 
 def test_disconnect_fails_programs_and_forgets_the_peer(pair: Pair) -> None:

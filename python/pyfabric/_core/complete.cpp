@@ -65,6 +65,7 @@ void Worker::complete(Op& op, int64_t now, const std::string* error) {
   give_op(op);
   if (!link) return;  // given up earlier, and accounted for then
   Peer& peer = *link->peer;
+  if (link->gate) link->gate->done();
   --in_flight_;
   bump(tallies.in_flight, uint64_t(-1));
   bump(peer.tallies->in_flight, uint64_t(-1));

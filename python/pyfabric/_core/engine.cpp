@@ -8,8 +8,8 @@
 #include "clock.hpp"
 #include "errors.hpp"
 #include "fabric.hpp"
+#include "local_writers.hpp"
 #include "mapped.hpp"
-#include "shared_memory.hpp"
 
 namespace pyfabric {
 namespace {
@@ -18,6 +18,7 @@ constexpr size_t kScratchBytes = 4096;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kCloseNs = 5 * kSecond;   // the loop drains for at most 1 s; beyond this it hangs in the provider
 constexpr int64_t kHungCloseNs = kSecond / 5;  // known to hang
+constexpr int64_t kGateNs = kSecond;  // writes of this process to an endpoint that closes come back within microseconds
 // What revoke() and forget() wait for the worker at most.
 constexpr int64_t kRevokeNs = 5 * kSecond;
 
@@ -119,6 +120,8 @@ void Engine::close() {
     closed_ = true;
   }
   watchdog_.reset();
+  if (started_ && !events_->sealed())
+    for (const auto& rail : rails_) LocalWriters::shut(rail->endpoint(), kGateNs);
   if (!worker_->stop(events_->sealed() ? kHungCloseNs : kCloseNs)) {
     worker_hangs();
     // The thread keeps its references; the memory that the provider may still touch is leaked on purpose.
@@ -126,8 +129,8 @@ void Engine::close() {
     throw FabricFailure(FI_ETIMEDOUT, "close: the worker hangs inside provider " + provider_ + " and was left behind");
   }
   for (const auto& rail : rails_) {
-    LocalWriters::forget(rail->endpoint());
-    rail->close_endpoint();
+    if (LocalWriters::forget(rail->endpoint())) rail->close_endpoint();
+    else new std::shared_ptr<Rail>(rail);  // leaked on purpose, as above
   }
   worker_->fail_leftovers();
   for (auto& weak : regions_)
@@ -191,12 +194,13 @@ int64_t Engine::connect(const std::string& blob) {
     throw std::invalid_argument("connect: provider mapped reaches engines of this machine only");
   const std::lock_guard lock(mutex_);
   require_open("connect");
+  std::shared_ptr<Gate> gate;
   if (provider_ == "shm" && target.pid == uint32_t(getpid()) && target.host == this_host())
-    LocalWriters::claim(rails_[0]->endpoint(), target.rails[0].endpoint);
+    gate = LocalWriters::claim(rails_[0]->endpoint(), target.rails[0].endpoint);
   const int64_t peer = next_peer_++;
   const Known known{target.rails.size(), std::make_shared<PeerTallies>()};
   peers_.emplace(peer, known);
-  worker_->add_peer(peer, std::move(target), known.tallies);
+  worker_->add_peer(peer, std::move(target), known.tallies, std::move(gate));
   return peer;
 }
 

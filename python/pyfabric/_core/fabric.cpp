@@ -140,7 +140,8 @@ void Fabric::remove_peer(uint64_t peer) {
 void Fabric::forget_gone_peers() {
   for (auto item = kept_.begin(); item != kept_.end();) {
     const bool gone = item->second.users == 0 && shared_memory_gone(item->first);
-    if (gone) fi_av_remove(av_.get(), &item->second.address, 1, 0);
+    // Of a closed endpoint of this process fi_av_remove would read the memory, which is unmapped: that entry stays.
+    if (gone && !shared_memory_is_ours(item->first)) fi_av_remove(av_.get(), &item->second.address, 1, 0);
     item = gone ? kept_.erase(item) : std::next(item);
   }
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "address.hpp"
+#include "local_writers.hpp"
 
 namespace pyfabric {
 
@@ -27,6 +28,7 @@ struct Link {
   Peer* peer = nullptr;
   size_t rail = 0, remote = 0;
   uint64_t address = 0;
+  std::shared_ptr<Gate> gate;  // where the peer is of this process and written to over shm
   uint64_t in_flight = 0;
   int64_t blocked_since = 0;  // first EAGAIN of an unbroken row, 0 while posts go through
   uint64_t blocked_pass = 0;  // the loop pass in which it last answered EAGAIN

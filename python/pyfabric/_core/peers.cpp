@@ -19,8 +19,8 @@ Peer* Worker::find_peer(int64_t id) {
 }
 
 // Rail i of ours meets rail i of the peer's; the side that has fewer uses them again.
-void Worker::add_peer(int64_t id, Address target, std::shared_ptr<PeerTallies> tallies) {
-  submit([this, id, target = std::move(target), tallies = std::move(tallies)] {
+void Worker::add_peer(int64_t id, Address target, std::shared_ptr<PeerTallies> tallies, std::shared_ptr<Gate> gate) {
+  submit([this, id, target = std::move(target), tallies = std::move(tallies), gate = std::move(gate)] {
     auto made = std::make_unique<Peer>();
     made->id = id;
     made->target = target;
@@ -31,6 +31,7 @@ void Worker::add_peer(int64_t id, Address target, std::shared_ptr<PeerTallies> t
     for (size_t i = 0; i < links; ++i) {
       Link& link = peer.links.emplace_back();
       link.peer = &peer;
+      link.gate = gate;
       link.rail = i % rails_.size();
       link.remote = i % target.rails.size();
       const long rc = rails_[link.rail]->add_peer(target.rails[link.remote].endpoint, link.address);

@@ -84,6 +84,11 @@ Link* Worker::free_link(Lane& lane) const {
   return nullptr;
 }
 
+long Worker::post(const Link& link, const Write& write) const {
+  Rail& rail = *rails_[link.rail];
+  return link.gate ? link.gate->pass([&] { return rail.post(write); }) : rail.post(write);
+}
+
 bool Worker::post_lane(Program& program, Lane& lane, int64_t now) {
   if (program.ending != Ending::kNone) return false;
   Link* link = free_link(lane);
@@ -93,7 +98,7 @@ bool Worker::post_lane(Program& program, Lane& lane, int64_t now) {
   Op& op = take_op();
   op.program = &program;
   const uint32_t immediate = slots_->immediate(program.slot, m.weight);
-  const long rc = rails_[link->rail]->post({m.local, m.descriptors, m.remote, m.pieces, link->address, &op, immediate, true});
+  const long rc = post(*link, {m.local, m.descriptors, m.remote, m.pieces, link->address, &op, immediate, true});
   if (!posted(*link, op, rc, now)) {
     if (rc != -FI_EAGAIN) program.fail(lane.peer->id, "posting a write: " + describe(int(-rc)));
     return false;
@@ -133,7 +138,7 @@ bool Worker::post_warm(Link& link, int64_t now) {
   fi_rma_iov remote{peer.target.scratch_base, kWarmBytes, peer.target.rails[link.remote].scratch_key};
   Op& op = take_op();
   op.warming = true;
-  const long rc = rails_[link.rail]->post({&local, &descriptor, &remote, 1, link.address, &op, 0, false});
+  const long rc = post(link, {&local, &descriptor, &remote, 1, link.address, &op, 0, false});
   const bool done = posted(link, op, rc, now);
   if (done) link.warmth = Link::Warmth::kFlying;
   else if (rc != -FI_EAGAIN) lose(peer, "warming write: " + describe(int(-rc)), now);

@@ -10,10 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <mutex>
-#include <set>
-#include <stdexcept>
-#include <utility>
 
 #include "fabric.hpp"
 
@@ -28,12 +24,24 @@ uint64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
 }
 
+std::string our_prefix() {
+  char prefix[64];
+  snprintf(prefix, sizeof prefix, "pyfabric-%" PRIu64 "-%d-", pid_namespace(), int(getpid()));
+  return prefix;
+}
+
+std::string file_of(const std::string& endpoint) {
+  const std::string name = endpoint.c_str();  // up to its terminating zero
+  const size_t at = name.rfind('/');
+  return name.substr(at == std::string::npos ? 0 : at + 1);
+}
+
 }  // namespace
 
 std::string shared_memory_name() {
-  char name[96];
-  snprintf(name, sizeof name, "pyfabric-%" PRIu64 "-%d-%016" PRIx64, pid_namespace(), int(getpid()), random_bits());
-  return name;
+  char bits[24];
+  snprintf(bits, sizeof bits, "%016" PRIx64, random_bits());
+  return our_prefix() + bits;
 }
 
 void sweep_shared_memory() {
@@ -48,37 +56,8 @@ void sweep_shared_memory() {
   }
 }
 
-bool shared_memory_gone(const std::string& endpoint) {
-  const std::string name = endpoint.c_str();  // up to its terminating zero
-  const size_t at = name.rfind('/');
-  return access((kFolder + name.substr(at == std::string::npos ? 0 : at + 1)).c_str(), F_OK) != 0;
-}
+bool shared_memory_gone(const std::string& endpoint) { return access((kFolder + file_of(endpoint)).c_str(), F_OK) != 0; }
 
-namespace {
-
-struct Pairs {
-  std::mutex mutex;
-  std::set<std::pair<std::string, std::string>> writes;  // from, to
-};
-
-Pairs& pairs() {
-  static Pairs kept;
-  return kept;
-}
-
-}  // namespace
-
-void LocalWriters::claim(const std::string& writer, const std::string& target) {
-  const std::lock_guard lock(pairs().mutex);
-  if (pairs().writes.contains({target, writer}))
-    throw std::invalid_argument("connect: over shm two engines of one process cannot write to each other (libfabric 2.5.1 crashes); "
-                                "use provider mapped or tcp, or put one of them into another process");
-  pairs().writes.emplace(writer, target);
-}
-
-void LocalWriters::forget(const std::string& endpoint) {
-  const std::lock_guard lock(pairs().mutex);
-  std::erase_if(pairs().writes, [&](const auto& pair) { return pair.first == endpoint || pair.second == endpoint; });
-}
+bool shared_memory_is_ours(const std::string& endpoint) { return file_of(endpoint).starts_with(our_prefix()); }
 
 }  // namespace pyfabric

@@ -59,7 +59,7 @@ class Worker {
   uint64_t passes() const { return passes_.load(); }
 
   void submit(std::function<void()> command);
-  void add_peer(int64_t id, Address target, std::shared_ptr<PeerTallies> tallies);
+  void add_peer(int64_t id, Address target, std::shared_ptr<PeerTallies> tallies, std::shared_ptr<Gate> gate);
   void warm(int64_t peer);
   void disconnect(int64_t peer);
   void arm(std::unique_ptr<Program> program);
@@ -84,6 +84,7 @@ class Worker {
   bool post_program(Program& program, int64_t now, int& budget);
   bool post_lane(Program& program, Lane& lane, int64_t now);
   Link* free_link(Lane& lane) const;
+  long post(const Link& link, const Write& write) const;
   bool post_warm(Peer& peer, int64_t now);
   bool post_warm(Link& link, int64_t now);
   bool posted(Link& link, Op& op, long rc, int64_t now);
