@@ -1,8 +1,8 @@
 """The native CPU kernels against torch, and against what this machine's memory gives.
 
-    python benchmark/kernels.py [--rounds 11] [--only linear|small|attention|draw]
+    python benchmark/kernels.py [--rounds 11] [--only linear|small|attention|draw|sparse]
 
-One thread. Contenders run in turn within a second; of each the fastest time and, against torch, the median of the
+One thread. Contenders run in turn within a second; of each the fastest time and, against the first, the median of the
 rounds' ratios. Times are the thread's CPU time, which other processes lengthen only through caches and memory.
 """
 
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from sglang.srt.core.layout import KVLayout, ShardLayout
 from sglang.srt.kernels.cpu.ops import CpuKernels, DrawFilters, PackedWeight, levels, pack_weight
+from sglang.srt.kernels.cpu.sparse import compute_experts, pack_experts, route
 from sglang.srt.kv_pool.gqa import GQAPool
 from sglang.srt.kv_pool.memory import PrivateMemory
 from sglang.srt.layers.attention.base import AttentionBackend, AttentionBatch, AttentionRow
@@ -183,6 +184,53 @@ def draw() -> Iterator[Question]:
             yield Question(name, logits.nbytes, contenders, 1)
 
 
+def experts_by_calls(
+    kernels: CpuKernels, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, gate_up: Sequence[PackedWeight],
+    down: Sequence[PackedWeight],
+) -> torch.Tensor:  # fmt: skip
+    """Sorted by torch, then three calls for each expert that was hit."""
+    rows, top_k = chosen.shape
+    order = chosen.flatten().argsort(stable=True)
+    counts = chosen.flatten().bincount(minlength=len(down)).tolist()
+    ordered, start = x[order // top_k], 0
+    out = torch.zeros(ordered.shape)
+    for one, two, count in zip(gate_up, down, counts, strict=True):
+        if count:
+            part = slice(start, start + count)
+            out[part] = kernels.linear(kernels.silu_and_mul(kernels.linear(ordered[part], one)), two)
+            start += count
+    placed = torch.empty_like(out)
+    placed[order] = out
+    return torch.bmm(shares.unsqueeze(1), placed.view(rows, top_k, -1)).squeeze(1)
+
+
+def route_torch(x: torch.Tensor, vectors: torch.Tensor, top_k: int) -> object:
+    """The likeliest experts of each row."""
+    return F.linear(x.float(), vectors).softmax(dim=-1).topk(top_k, dim=-1)
+
+
+def sparse() -> Iterator[Question]:
+    """The experts of a layer of Qwen3-30B-A3B, and its router; rows choose at random."""
+    kernels, experts, top_k, hidden, width = CpuKernels(levels()[-1]), 128, 8, 2048, 768
+    gate_up = [pack_weight(torch.randn(2 * width, hidden).bfloat16()) for _ in range(experts)]
+    down = [pack_weight(torch.randn(hidden, width).bfloat16()) for _ in range(experts)]
+    block, vectors = pack_experts(gate_up, down, 0), torch.randn(experts, hidden)
+    for rows in (1, 4, 16, 64):
+        x = torch.randn(rows, hidden).bfloat16()
+        chosen, shares = torch.rand(rows, experts).topk(top_k).indices, torch.rand(rows, top_k)
+        contenders: dict[str, Callable[[], object]] = {
+            "calls": partial(experts_by_calls, kernels, x, chosen, shares, gate_up, down),
+            "one call": partial(compute_experts, kernels, x, chosen, shares, block),
+        }
+        hit = len(set(chosen.flatten().tolist()))
+        yield Question(f"{hit} experts, {rows} rows", hit * 3 * width * hidden * 2, contenders, 1)
+        scored: dict[str, Callable[[], object]] = {
+            "torch": partial(route_torch, x, vectors, top_k),
+            "native": partial(route, kernels, x, vectors, top_k, normalize=True, scale=1.0),
+        }
+        yield Question(f"router, {rows} rows", vectors.nbytes, scored, 1)
+
+
 def answer(question: Question, rounds: int) -> str:
     """One line."""
     times: dict[str, list[float]] = {name: [] for name in question.contenders}
@@ -206,12 +254,12 @@ def answer(question: Question, rounds: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line a question."""
+    sections = {"linear": linear, "small": small, "attention": attention, "draw": draw, "sparse": sparse}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--only", choices=["linear", "small", "attention", "draw"])
+    parser.add_argument("--only", choices=list(sections))
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    sections = {"linear": linear, "small": small, "attention": attention, "draw": draw}
     for question in memory():
         print(answer(question, args.rounds))
     for name, section in sections.items():

@@ -24,6 +24,11 @@ class Matrix:
             return F.linear(x, self.weight, bias)
         return best_kernels().linear(x, self._packed, bias)
 
+    @property
+    def packed(self) -> PackedWeight | None:
+        """In the native kernels' layout; None before `pack`, and for what stays as it was."""
+        return self._packed
+
     def take(self, numbers: torch.Tensor) -> torch.Tensor:
         """Rows of the weight by int64 `[rows]` numbers: `[rows, in]`. Not of an int8 weight.
 

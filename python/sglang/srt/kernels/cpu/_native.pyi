@@ -125,6 +125,47 @@ class Kernels:
     ) -> None:
         """A token of each row to int64 `out`; int64 `top_k`, float64 `uniform`, the other columns float32."""
 
+    def route(
+        self,
+        x: int,
+        x_stride: int,
+        bfloat16: bool,
+        weight: int,
+        experts: int,
+        inputs: int,
+        top_k: int,
+        normalize: bool,
+        scale: float,
+        chosen: int,
+        shares: int,
+        rows: int,
+        /,
+    ) -> None:
+        """The likeliest experts of each row to int64 `chosen` and float32 `shares`; `weight` is float32."""
+
+    def experts(
+        self,
+        x: int,
+        x_stride: int,
+        chosen: int,
+        shares: int,
+        top_k: int,
+        held: int,
+        first: int,
+        count: int,
+        inputs: int,
+        width: int,
+        out: int,
+        rows: int,
+        /,
+    ) -> None:
+        """The weighted sum of what a row's experts compute, float32. `held`: four addresses of each of `count` experts
+        from number `first` on: gate and up, their scales, down, its scales.
+        """
+
+    def narrow(self, x: int, added: int, out: int, rows: int, width: int, bfloat16: bool, /) -> None:
+        """float32 `x`, plus `added` unless that is 0, rounded."""
+
 class PagedKernels:
     """The kernels that touch pages of one geometry."""
 

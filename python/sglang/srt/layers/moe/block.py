@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from sglang.srt.config.model_moe import MoESpec
+from sglang.srt.kernels.moe import round_sum
 from sglang.srt.layers.activation import Activation
 from sglang.srt.layers.mlp import GatedMLP
 from sglang.srt.layers.moe.exchange import ExpertExchange
@@ -33,10 +34,9 @@ class SparseMLP:
         self._collectives = context.collectives
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        out = self._routed(x, *self._router(x))
-        if self._shared is not None:
-            out = out.add_(self._shared(x))
-        return self._collectives.all_reduce(out.to(x.dtype))
+        routed = self._routed(x, *self._router(x))
+        shared = None if self._shared is None else self._shared(x)
+        return self._collectives.all_reduce(round_sum(routed, shared, x.dtype))
 
     def weights(self) -> Iterator[Weight]:
         """Router, routed experts, shared experts."""

@@ -1,12 +1,14 @@
 """The feed-forward blocks of a sparse layer. No loop over tokens: they are sorted by expert, then each expert that was
-hit multiplies its own rows at once.
+hit multiplies its own rows at once; packed weights do so in one native call for all experts.
 """
 
 from collections.abc import Iterator
 
 import torch
 
+from sglang.srt.kernels.activation import silu_and_mul
 from sglang.srt.kernels.linear import Matrix
+from sglang.srt.kernels.moe import PackedExperts, gated_experts, group_experts
 from sglang.srt.layers.activation import Activation
 from sglang.srt.layers.moe.share import ExpertShare, expert_share
 from sglang.srt.layers.parameter import LayerContext, Piece, Source, Weight
@@ -33,6 +35,7 @@ class Experts:
         width, bits = len(self._share.columns), context.weight_bits
         self._gate_up = [Matrix(2 * width, hidden, context.dtype, bits=bits) for _ in self._share.experts]
         self._down = [Matrix(hidden, width, context.dtype, bits=bits) for _ in self._share.experts]
+        self._packed: PackedExperts | None = None
 
     @property
     def share(self) -> ExpertShare:
@@ -41,6 +44,8 @@ class Experts:
 
     def __call__(self, x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """`x` and the answer (float32) `[tokens, hidden]`; `experts` int64 and `weights` float32 `[tokens, top_k]`."""
+        if self._packed is not None:
+            return gated_experts(x, experts, weights, self._packed)
         tokens, top_k = experts.shape
         local = (experts - self._share.experts.start).flatten()
         if len(self._share.experts) < self._count:
@@ -70,12 +75,16 @@ class Experts:
         yield Weight((self._split_down(), self._packed_down()), self._pack_down)
 
     def _pack_gate_up(self) -> None:
-        for matrix in self._gate_up:
-            matrix.pack()
+        self._pack(self._gate_up)
 
     def _pack_down(self) -> None:
-        for matrix in self._down:
+        self._pack(self._down)
+
+    def _pack(self, matrices: list[Matrix]) -> None:
+        for matrix in matrices:
             matrix.pack()
+        if self._activation is silu_and_mul:
+            self._packed = group_experts(self._gate_up, self._down, self._share.experts.start)
 
     def _halves(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         width = len(self._share.columns)

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from sglang.srt.config.model_moe import MoESpec, Routing
+from sglang.srt.kernels.moe import softmax_top_k
 from sglang.srt.layers.parameter import LayerContext, Weight, whole
 
 Choice = tuple[torch.Tensor, torch.Tensor]
@@ -21,26 +22,22 @@ class Router:
         self._weight = torch.empty(spec.experts, hidden, dtype=torch.float32)
         sigmoid = spec.routing is Routing.GROUPED_SIGMOID
         self._correction = torch.empty(spec.experts, dtype=torch.float32) if sigmoid else None
-        self._choose = _CHOOSERS[spec.routing]
 
     def __call__(self, x: torch.Tensor) -> Choice:
+        spec = self._spec
+        if spec.routing is Routing.SOFTMAX:
+            return softmax_top_k(x, self._weight, spec.top_k, normalize=spec.normalize, scale=spec.scale)
         logits = F.linear(x.to(torch.float32), self._weight)
-        experts, weights = self._choose(logits, self._spec, self._correction)
-        if self._spec.normalize:
+        experts, weights = _CHOOSERS[spec.routing](logits, spec, self._correction)
+        if spec.normalize:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
-        return experts, weights * self._spec.scale
+        return experts, weights * spec.scale
 
     def weights(self) -> Iterator[Weight]:
         """The experts' vectors, and the correction bias where routing has one."""
         yield whole(f"{self._prefix}.weight", self._weight)
         if self._correction is not None:
             yield whole(f"{self._prefix}.e_score_correction_bias", self._correction)
-
-
-def _softmax(logits: torch.Tensor, spec: MoESpec, correction: torch.Tensor | None) -> Choice:
-    """The most likely experts (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538)."""
-    weights, experts = logits.softmax(dim=-1).topk(spec.top_k, dim=-1)
-    return experts, weights
 
 
 def _grouped_softmax(logits: torch.Tensor, spec: MoESpec, correction: torch.Tensor | None) -> Choice:
@@ -74,7 +71,6 @@ def _outside(group_scores: torch.Tensor, spec: MoESpec) -> torch.Tensor:
 
 
 _CHOOSERS: dict[Routing, Callable[[torch.Tensor, MoESpec, torch.Tensor | None], Choice]] = {
-    Routing.SOFTMAX: _softmax,
     Routing.GROUPED_SOFTMAX: _grouped_softmax,
     Routing.GROUPED_SIGMOID: _grouped_sigmoid,
 }

@@ -11,19 +11,8 @@
 namespace cpu_kernels {
 namespace {
 
-int64_t padded(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-
-// Below this many elements a second thread costs more than it brings. A helper that is awake costs less than a microsecond: a
-// gate of 16 x 1,536 took 30 us alone and 15 with one, of 4 x 1,536 5 and 3 (Zen 3). One that sleeps is not waited for.
-constexpr int64_t kWorthThreads = 1 << 12;
-
 // A cosine and a sine take some 20 ns.
 constexpr int64_t kWorthTurns = 1 << 9;
-
-constexpr int64_t kChunksPerThread = 8;
-
-// Up to so many rows a product reads its weights at the memory's speed, for which a thread wants one contiguous range.
-constexpr int64_t kFewRows = 32;
 
 // x with its inputs padded by zeros, in memory that all threads may read.
 void pad_inputs(Linear& call) {

@@ -62,7 +62,7 @@ INLINE void score(const KV* const* at, int64_t n, const float* q, int64_t dim, i
   Floats part[G][kScored];
   for (int64_t j = 0; j < n; j++) {
     Floats acc[G] = {};
-    each<KV>(dim, [&](int64_t d, auto get, auto) INLINE_LAMBDA {
+    each(dim, [&](int64_t d, auto get, auto) INLINE_LAMBDA {
       const Floats k = get(at[j] + d);
       for (int g = 0; g < G; g++) acc[g] += k * load(q + g * padded + d);
     });
@@ -99,7 +99,7 @@ INLINE void mix(const KV** at, int64_t plane, int64_t n, const float* p, const f
     mix_vectors<G, 4, KV>(at, n, p, factor, padded, out + d);
     for (int64_t j = 0; j < n; j++) at[j] += 4 * LANES;
   }
-  each<KV>(dim - d, [&](int64_t rest, auto get, auto) INLINE_LAMBDA {
+  each(dim - d, [&](int64_t rest, auto get, auto) INLINE_LAMBDA {
     Floats acc[G];
     for (int g = 0; g < G; g++) acc[g] = load(out + g * padded + d + rest) * factor[g];
     for (int64_t j = 0; j < n; j++) {
@@ -141,7 +141,7 @@ void decode_heads(const Attend& a, int64_t row, int64_t kv_head, int64_t head_in
   float* out = scratch + G * padded;
   memset(scratch, 0, static_cast<size_t>(2 * G * padded) * 4);
   for (int g = 0; g < G; g++)
-    each<T>(dim, [&](int64_t d, auto get, auto) INLINE_LAMBDA { save(queries + g * padded + d, get(q + g * dim + d) * a.scale); });
+    each(dim, [&](int64_t d, auto get, auto) INLINE_LAMBDA { save(queries + g * padded + d, get(q + g * dim + d) * a.scale); });
   float top[G], total[G] = {}, factor[G], scores[G * kBlock];
   for (int g = 0; g < G; g++) top[g] = -__builtin_inff();
   const KV* memory[2][kBlock];
@@ -170,7 +170,7 @@ void decode_heads(const Attend& a, int64_t row, int64_t kv_head, int64_t head_in
   }
   T* result = static_cast<T*>(a.out) + (a.first[row] * a.pages.kv_heads * a.group + head) * dim;
   for (int g = 0; g < G; g++)
-    each<T>(dim, [&](int64_t d, auto, auto put) INLINE_LAMBDA { put(result + g * dim + d, load(out + g * padded + d) / total[g]); });
+    each(dim, [&](int64_t d, auto, auto put) INLINE_LAMBDA { put(result + g * dim + d, load(out + g * padded + d) / total[g]); });
 }
 
 template <typename T, typename KV> void decode_item(const Attend& a, int64_t row, int64_t kv_head, float* scratch) {

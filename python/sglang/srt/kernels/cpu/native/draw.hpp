@@ -61,7 +61,7 @@ template <typename T> float largest_of(const T* x, int64_t size) {
 // Fills `each`; NaN has no weight.
 template <typename T> void weigh(const T* x, float most, float temperature, const Weights& w) {
   const float factor = 1.0f / temperature;
-  each<T>(w.size, [&](int64_t i, auto get, auto) INLINE_LAMBDA {
+  each(w.size, [&](int64_t i, auto get, auto) INLINE_LAMBDA {
     const Floats from = get(x + i);
     Floats weight = exponential((from - most) * factor);
     weight = from == from ? weight : Floats{};

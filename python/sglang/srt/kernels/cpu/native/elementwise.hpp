@@ -8,7 +8,7 @@ namespace {
 using namespace cpu_kernels;
 
 template <typename T> INLINE void add_to(T* x, const T* y, int64_t n) {
-  each<T>(n, [&](int64_t i, auto get, auto put) INLINE_LAMBDA { put(x + i, get(x + i) + get(y + i)); });
+  each(n, [&](int64_t i, auto get, auto put) INLINE_LAMBDA { put(x + i, get(x + i) + get(y + i)); });
 }
 
 template <typename T> void norm_rows(const Norm& a, int64_t first, int64_t last) {
@@ -19,12 +19,12 @@ template <typename T> void norm_rows(const Norm& a, int64_t first, int64_t last)
       if (a.added) add_to(x, static_cast<const T*>(a.added) + row * a.size, a.size);
       T* out = static_cast<T*>(a.out) + row * a.out_stride + head * a.out_head_stride;
       Floats squares{};
-      each<T>(a.size, [&](int64_t i, auto get, auto) INLINE_LAMBDA {
+      each(a.size, [&](int64_t i, auto get, auto) INLINE_LAMBDA {
         const Floats v = get(x + i);
         squares += v * v;
       });
       const float factor = 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(a.size) + a.eps);
-      each<T>(a.size, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
+      each(a.size, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
         put(out + i, get(x + i) * factor * get(weight + i));
       });
     }
@@ -35,7 +35,7 @@ template <typename T> void gate_rows(const Gate& a, int64_t first, int64_t last)
     const T* gate = static_cast<const T*>(a.x) + row * a.x_stride;
     const T* up = gate + a.width;
     T* out = static_cast<T*>(a.out) + row * a.width;
-    each<T>(a.width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
+    each(a.width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
       const Floats g = get(gate + i);
       put(out + i, g / (exponential(-g) + 1.0f) * get(up + i));
     });
@@ -49,7 +49,7 @@ template <typename T> void rotate_rows(const Rotate& a, int64_t first, int64_t l
     const T* sine = static_cast<const T*>(a.sine) + row * a.dim;
     for (int64_t head = 0; head < a.heads; head++) {
       T* x = static_cast<T*>(a.x) + row * a.x_stride + head * a.x_head_stride;
-      each<T>(half, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
+      each(half, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
         const Floats low = get(x + i), high = get(x + half + i);
         put(x + i, low * get(cosine + i) + high * get(sine + i));
         put(x + half + i, high * get(cosine + half + i) + low * get(sine + half + i));

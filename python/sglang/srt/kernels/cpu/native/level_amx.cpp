@@ -4,8 +4,9 @@
 #include "draw.hpp"
 #include "elementwise.hpp"
 #include "linear_amx.hpp"
+#include "sparse.hpp"
 
 namespace cpu_kernels {
-const Table kAmx = {"amx_bf16", linear_scratch_amx, linear_amx, norm, gate, rotate, add, turns, argmax, draw_scratch, draw, store,
-                    decode_scratch512, decode512, chunk_scratch512, chunk512};
+const Table kAmx = {"amx_bf16", linear_scratch_amx, linear_amx, norm, gate, rotate, add, turns, argmax, draw_scratch, draw,
+                    scores, weigh, narrow, store, decode_scratch512, decode512, chunk_scratch512, chunk512};
 }

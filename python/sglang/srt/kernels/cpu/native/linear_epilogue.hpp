@@ -16,7 +16,7 @@ INLINE void finish(const Linear& a, int64_t strip, int64_t first_row, int64_t ro
   for (int64_t r = 0; r < rows; r++) {
     uint16_t* out = a.out + (first_row + r) * a.out_stride + start;
     const float* from = sums + r * kStrip;
-    each<uint16_t>(width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
+    each(width, [&](int64_t i, auto get, auto put) INLINE_LAMBDA {
       const Floats total = a.scales ? load(from + i) * (load(a.scales + start + i) * unit) : load(from + i);
       put(out + i, bias ? total + get(bias + i) : total);
     });

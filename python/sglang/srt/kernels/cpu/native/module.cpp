@@ -98,6 +98,25 @@ class Kernels {
     make(table_, rows * size, call);
   }
 
+  void route(uint64_t x, int64_t x_stride, bool bfloat16, uint64_t weight, int64_t experts, int64_t inputs, int64_t top_k,
+             bool normalize, float scale, uint64_t chosen, uint64_t shares, int64_t rows) const {
+    const Route call{at(x),  x_stride,  type_of(bfloat16), at<float>(weight),   experts,          inputs,
+                     top_k, normalize, scale,             at<int64_t>(chosen), at<float>(shares), rows};
+    make(table_, rows * experts * inputs, call);
+  }
+
+  void experts(uint64_t x, int64_t x_stride, uint64_t chosen, uint64_t shares, int64_t top_k, uint64_t held, int64_t first,
+               int64_t count, int64_t inputs, int64_t width, uint64_t out, int64_t rows) const {
+    const Experts call{at<uint16_t>(x), x_stride, at<int64_t>(chosen), at<float>(shares), top_k,          at<Expert>(held),
+                       first,           count,    inputs,              width,             at<float>(out), rows};
+    make(table_, rows * top_k * inputs * width, call);
+  }
+
+  void narrow(uint64_t x, uint64_t added, uint64_t out, int64_t rows, int64_t width, bool bfloat16) const {
+    const Narrow call{at<float>(x), at(added), at(out), rows, width, type_of(bfloat16)};
+    make(table_, rows * width, call);
+  }
+
  private:
   friend class PagedKernels;
   friend class Recorder;
@@ -213,7 +232,10 @@ NB_MODULE(_native, m) {
       .def("lookup", &Kernels::lookup)
       .def("turns", &Kernels::turns)
       .def("argmax", &Kernels::argmax)
-      .def("draw", &Kernels::draw);
+      .def("draw", &Kernels::draw)
+      .def("route", &Kernels::route)
+      .def("experts", &Kernels::experts)
+      .def("narrow", &Kernels::narrow);
   nb::class_<PagedKernels>(m, "PagedKernels")
       .def(nb::init<const Kernels&, int64_t, int64_t, int64_t, int64_t, float, bool>(), nb::keep_alive<1, 2>())
       .def("store", &PagedKernels::store)

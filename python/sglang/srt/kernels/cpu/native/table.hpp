@@ -144,6 +144,69 @@ struct Draw {
   int64_t size;
 };
 
+// Which experts a row goes to: the top_k likeliest of a softmax over x times each expert's vector, likeliest first, the
+// first of equals first.
+struct Route {
+  const void* x;  // [rows, inputs], rows x_stride apart
+  int64_t x_stride;
+  Type type;
+  const float* weight;  // [experts, inputs], contiguous
+  int64_t experts;
+  int64_t inputs;
+  int64_t top_k;
+  bool normalize;  // probabilities of those chosen are divided by their sum
+  float scale;     // and multiplied by this
+  int64_t* chosen;  // [rows, top_k]
+  float* shares;    // [rows, top_k]
+  int64_t rows;
+};
+constexpr int64_t kExpertsAtOnce = 4;  // experts that are scored at once
+
+// One expert's packed weights and, of int8, their scales; see Linear.
+struct Expert {
+  const uint16_t* gate_up;  // [2 * width, inputs], gate above up
+  const float* gate_up_scales;
+  const uint16_t* down;  // [inputs, width]
+  const float* down_scales;
+};
+
+// For each row the sum of `share * down(silu(gate) * up)` over those of its experts that are held.
+struct Experts {
+  const uint16_t* x;  // [rows, inputs], rows x_stride apart
+  int64_t x_stride;
+  const int64_t* chosen;  // [rows, top_k]
+  const float* shares;    // [rows, top_k]
+  int64_t top_k;
+  const Expert* held;
+  int64_t first;  // the number of held[0]
+  int64_t count;
+  int64_t inputs;
+  int64_t width;
+  float* out;  // [rows, inputs], contiguous
+  int64_t rows;
+};
+
+// Sums of rows of x, which are found by their places; a negative place is passed over.
+struct Weigh {
+  const uint16_t* x;
+  int64_t x_stride;
+  const int32_t* places;  // [rows, top_k]
+  const float* shares;    // [rows, top_k]
+  int64_t top_k;
+  float* out;  // [rows, width], contiguous
+  int64_t width;
+};
+
+// out = x + added, rounded to its type; all [rows, width] and contiguous.
+struct Narrow {
+  const float* x;
+  const void* added;  // of out's type, or null
+  void* out;
+  int64_t rows;
+  int64_t width;
+  Type type;
+};
+
 // Rows of queries over their pages. Row i's queries are tokens first[i] .. first[i] + queries[i] - 1 of the step and
 // the last ones of the row.
 struct Attend {
@@ -205,6 +268,9 @@ struct Table {
   void (*argmax)(const Argmax&, int64_t first, int64_t last);
   size_t (*draw_scratch)(const Draw&);
   void (*draw)(const Draw&, int64_t first, int64_t last, void* scratch);
+  void (*scores)(const Route&, float* scores, int64_t first, int64_t last);  // of blocks of kExpertsAtOnce experts
+  void (*weigh)(const Weigh&, int64_t first, int64_t last);
+  void (*narrow)(const Narrow&, int64_t first, int64_t last);
   void (*store)(const Store&, int64_t first, int64_t last);  // of places
   size_t (*decode_scratch)(const Attend&);
   // A row of one query, KV heads from..to-1.

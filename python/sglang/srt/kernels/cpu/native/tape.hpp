@@ -22,7 +22,7 @@ struct StepRows {
 // played, they are made with the first so many of those. Addresses must stay valid as long as the tape is played.
 class Tape {
  public:
-  using Call = std::variant<Lookup, Turns, Linear, Norm, Gate, Rotate, Add, StoreRows, Decode>;
+  using Call = std::variant<Lookup, Turns, Linear, Norm, Gate, Rotate, Add, Route, Experts, Narrow, StoreRows, Decode>;
 
   Tape(const Table& table, int64_t rows) : table_(table), rows_(rows) {}
   Tape(const Tape&) = delete;

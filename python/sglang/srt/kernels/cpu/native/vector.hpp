@@ -99,14 +99,15 @@ template <typename T> INLINE T rounded(float x) {
   return out;
 }
 
-template <typename T, typename F> INLINE void each(int64_t size, F&& body) {
+// Vectors of `size` elements, the last one shorter. The body gets where one begins, and what reads and writes it there.
+template <typename F> INLINE void each(int64_t size, F&& body) {
   int64_t i = 0;
   for (; i + LANES <= size; i += LANES)
-    body(i, [](const T* p) INLINE_LAMBDA { return load<T>(p); }, [](T* p, Floats x) INLINE_LAMBDA { save(p, x); });
+    body(i, [](const auto* p) INLINE_LAMBDA { return load(p); }, [](auto* p, Floats x) INLINE_LAMBDA { save(p, x); });
   const int64_t rest = size - i;
   if (rest)
-    body(i, [rest](const T* p) INLINE_LAMBDA { return load_some<T>(p, rest); },
-         [rest](T* p, Floats x) INLINE_LAMBDA { save_some<T>(p, x, rest); });
+    body(i, [rest](const auto* p) INLINE_LAMBDA { return load_some(p, rest); },
+         [rest](auto* p, Floats x) INLINE_LAMBDA { save_some(p, x, rest); });
 }
 
 // Lane i is lane i + STEP of x; STEP lanes of the result mean nothing.
