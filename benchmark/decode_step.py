@@ -56,10 +56,19 @@ class Limits(NamedTuple):
     """A token's KV."""
     attention: int
     """Operations a token and key."""
+    expert: int = 0
+    """Elements of one expert of every sparse layer; 0 for a dense model."""
+    experts: int = 1
+    top_k: int = 1
+
+    def held(self, hit: float) -> float:
+        """Elements of the weights with so many experts a layer."""
+        return self.weights + (hit - self.top_k) * self.expert
 
     def decode(self, rows: int, context: int) -> float:
-        """Seconds of a step."""
-        multiply = max(2 * self.weights / self.bandwidth, 2 * self.weights * rows / self.flops)
+        """Seconds of a step. Rows choose experts at random: n rows hit a share of `1 - (1 - top_k / experts)^n`."""
+        hit = self.experts * (1 - (1 - self.top_k / self.experts) ** rows)
+        multiply = max(2 * self.held(hit) / self.bandwidth, 2 * self.weights * rows / self.flops)
         return multiply + rows * context * self.kv_bytes / self.bandwidth
 
     def prefill(self, tokens: int) -> float:
@@ -116,13 +125,18 @@ class Requests:
 
 
 def limits(spec: ModelSpec, pool: KVPool, bandwidth: float, flops: float) -> Limits:
-    """Of a dense model with grouped-query attention."""
+    """Of a model with grouped-query attention and no shared experts."""
     heads, dim = spec.num_heads, spec.head_dim
     attention = spec.hidden_size * dim * 2 * (heads + spec.num_kv_heads)
-    layer = attention + 3 * spec.hidden_size * spec.intermediate_size
+    sparse = len(spec.moe.layers) if spec.moe else 0
+    expert = 3 * spec.hidden_size * spec.moe.intermediate * sparse if spec.moe else 0
+    experts, top_k = (spec.moe.experts, spec.moe.top_k) if spec.moe else (1, 1)
+    dense = 3 * spec.hidden_size * spec.intermediate_size * (spec.num_layers - sparse)
     head = spec.vocab_size * spec.hidden_size
     kv_bytes = pool.nbytes // pool.layout.num_pages // pool.layout.kv.page_size
-    return Limits(bandwidth, flops, spec.num_layers * layer + head, head, kv_bytes, 4 * heads * dim * spec.num_layers)
+    weights = spec.num_layers * attention + dense + top_k * expert + head
+    work = 4 * heads * dim * spec.num_layers
+    return Limits(bandwidth, flops, weights, head, kv_bytes, work, expert, experts, top_k)
 
 
 def decode(
@@ -226,7 +240,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.gigaflops * 1e9 if args.gigaflops else of_this_machine().flops,
     )  # fmt: skip
     requests = Requests(runner, pool, spec.vocab_size)
-    print(f"{spec.num_layers} layers, {2 * limit.weights / 1e6:.0f} MB of weights, {torch.get_num_threads()} threads")
+    print(
+        f"{spec.num_layers} layers, {2 * limit.held(limit.experts) / 1e6:.0f} MB of weights, {torch.get_num_threads()} threads"
+    )
     for rows in args.rows:
         name = f"decode {rows:2} rows at {args.context}"
         report(name, rows, limit.decode(rows, args.context), decode(requests, rows, args.context, args.steps))
@@ -239,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for length in args.prefill:
         report(f"prefill {length:4}", length, limit.prefill(length), prefill(requests, length, args.rounds))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    held = 2 * limit.weights + pool.nbytes
+    held = 2 * limit.held(limit.experts) + pool.nbytes
     print(
         f"memory at most {memory / 1e6:.0f} MB: weights and KV {held / 1e6:.0f}, the rest {(memory - held) / 1e6:.0f}"
     )

@@ -1,11 +1,13 @@
 """The native kernels against float64, at every level that this machine can run."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang.srt.kernels.cpu.arena import Arena
+from sglang.srt.kernels.cpu.arena import Arena, returnable
 from sglang.srt.kernels.cpu.ops import CpuKernels, best_kernels, levels, pack_weight, quantise_weight
 
 BOTH = [torch.float32, torch.bfloat16]
@@ -236,6 +238,23 @@ def test_infinity_and_nan_survive_rounding() -> None:
         both = torch.cat([torch.full_like(odd, 100.0), odd], dim=-1).bfloat16()
         out = kernels.silu_and_mul(both)
         torch.testing.assert_close(out, (odd * 100.0).bfloat16(), equal_nan=True, rtol=2**-7, atol=0)
+
+
+def test_what_is_returnable_is_returned() -> None:
+    def mapped(address: int) -> bool:
+        ranges = (line.split(" ", 1)[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+        return any(int(start, 16) <= address < int(end, 16) for start, end in ranges)
+
+    tensor = returnable(3000, 5000, torch.bfloat16)
+    assert tensor.shape == (3000, 5000)
+    assert not tensor.any()
+    middle = tensor.data_ptr() + tensor.nbytes // 2
+    part = tensor[100:]
+    del tensor
+    assert mapped(middle), "a view holds it"
+    del part
+    assert not mapped(middle)
+    assert returnable(0, 7, torch.float32).shape == (0, 7)
 
 
 def test_arena_never_hands_out_the_same_memory() -> None:

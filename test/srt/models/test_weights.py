@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from sglang.srt.config.model import read_model_spec
 from sglang.srt.distributed.collectives import SoloCollectives
 from sglang.srt.distributed.groups import ParallelGroup
 from sglang.srt.errors import CheckpointError
+from sglang.srt.kernels import linear
+from sglang.srt.kernels.cpu.arena import returnable
+from sglang.srt.kernels.cpu.ops import PackedWeight, pack_weight
 from sglang.srt.layers.parameter import LayerContext
 from sglang.srt.models.base import CausalLM
 from sglang.srt.models.checkpoint import SafetensorsCheckpoint
@@ -183,6 +187,29 @@ def test_a_rank_takes_its_own_part(folder: Path) -> None:
     assert {(71, 42), (20, 42), (10, 42), (42, 20), (18, 42), (42, 18)} <= shares
     keys = [tensor for tensor in parameters(model) if tensor.shape == (10, 42)]
     assert torch.equal(keys[0], source["model.layers.0.self_attn.k_proj.weight"][10:20])
+
+
+def test_a_model_never_lies_in_memory_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been packed is gone by the time the next matrix is."""
+    filled: list[weakref.ref[torch.Tensor]] = []
+    living: list[int] = []
+
+    def make(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        tensor = returnable(rows, columns, dtype)
+        filled.append(weakref.ref(tensor))
+        return tensor
+
+    def pack(weight: torch.Tensor) -> PackedWeight:
+        living.append(sum(tensor() is not None for tensor in filled))
+        return pack_weight(weight)
+
+    monkeypatch.setattr(linear, "returnable", make)
+    monkeypatch.setattr(linear, "pack_weight", pack)
+    spec = read_model_spec(folder)
+    model = build_model(spec, LayerContext(torch.bfloat16, ParallelGroup(), SoloCollectives()))
+    load_model(model, folder, spec)
+    assert len(living) > 10
+    assert living == list(range(living[0], living[0] - len(living), -1))
 
 
 def widen(tensors: Tensors) -> Tensors:

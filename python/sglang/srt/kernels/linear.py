@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from sglang.srt.kernels.cpu.arena import returnable
 from sglang.srt.kernels.cpu.ops import PackedWeight, best_kernels, pack_weight, quantise_weight
 
 
@@ -16,7 +17,7 @@ class Matrix:
     def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, *, bits: int = 16) -> None:
         """`bits`: 8 to keep a bfloat16 weight as int8 with a scale for each output, once it is packed."""
         self._bits = bits
-        self.weight = torch.empty(outputs, inputs, dtype=dtype)
+        self.weight = returnable(outputs, inputs, dtype)
         self._packed: PackedWeight | None = None
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

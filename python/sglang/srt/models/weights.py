@@ -1,7 +1,8 @@
 """Fill a model from a checkpoint: each parameter and tensor exactly once, or one error that lists all that is wrong."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -32,18 +33,48 @@ def load_dummy(model: CausalLM, seed: int) -> None:
 def load_weights(model: CausalLM, checkpoint: Checkpoint, label: str) -> None:
     """Check the whole checkpoint against the model, then copy in the checkpoint's own order."""
     shapes = checkpoint.shapes()
-    weights = [weight for weight in model.weights() if _is_wanted(weight, shapes)]
-    sources = [source for weight in weights for source in _form(weight, shapes)]
+    parameters = [
+        _Parameter(list(_form(weight, shapes)), weight.ready)
+        for weight in model.weights()
+        if _is_wanted(weight, shapes)
+    ]
+    sources = [source for parameter in parameters for source in parameter.sources]
     _check(sources, checkpoint, model.ignored())
-    by_name = {source.name: source for source in sources}
     progress = ByteProgress(label, sum(_nbytes(source.pieces) for source in sources))
-    for name in shapes:
-        source = by_name.get(name)
-        if source is not None and source.pieces:
-            _copy(source, checkpoint.read(name))
-            progress.advance(_nbytes(source.pieces))
-    for weight in weights:
-        weight.ready()
+    sources.clear()
+    _fill(parameters, checkpoint, progress)
+
+
+@dataclass(slots=True)
+class _Parameter:
+    sources: list[Source]
+    """Those still to come."""
+    ready: Callable[[], None]
+
+    def receive(self, name: str, checkpoint: Checkpoint) -> int:
+        """Copy one of its sources and let go of it; says how many bytes that were."""
+        source = self.sources.pop(next(i for i, source in enumerate(self.sources) if source.name == name))
+        _copy(source, checkpoint.read(name))
+        return _nbytes(source.pieces)
+
+
+def _fill(parameters: list[_Parameter], checkpoint: Checkpoint, progress: ByteProgress) -> None:
+    """Each parameter is ready as soon as it is full, and its targets are nobody's then: what its layer packs takes the
+    place of what was filled, so a model never lies in memory twice.
+    """
+    owners: dict[str, _Parameter] = {}
+    while parameters:
+        parameter = parameters.pop()
+        parameter.sources = [source for source in parameter.sources if source.pieces]
+        owners.update({source.name: parameter for source in parameter.sources})
+        if not parameter.sources:
+            parameter.ready()
+    for name in checkpoint.shapes():
+        if name in owners:
+            parameter = owners.pop(name)
+            progress.advance(parameter.receive(name, checkpoint))
+            if not parameter.sources:
+                parameter.ready()
 
 
 def _is_wanted(weight: Weight, names: Iterable[str]) -> bool:
