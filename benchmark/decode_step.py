@@ -240,9 +240,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.gigaflops * 1e9 if args.gigaflops else of_this_machine().flops,
     )  # fmt: skip
     requests = Requests(runner, pool, spec.vocab_size)
-    print(
-        f"{spec.num_layers} layers, {2 * limit.held(limit.experts) / 1e6:.0f} MB of weights, {torch.get_num_threads()} threads"
-    )
+    weights = 2 * limit.held(limit.experts)
+    print(f"{spec.num_layers} layers, {weights / 1e6:.0f} MB of weights, {torch.get_num_threads()} threads")
     for rows in args.rows:
         name = f"decode {rows:2} rows at {args.context}"
         report(name, rows, limit.decode(rows, args.context), decode(requests, rows, args.context, args.steps))
@@ -255,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for length in args.prefill:
         report(f"prefill {length:4}", length, limit.prefill(length), prefill(requests, length, args.rounds))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    held = 2 * limit.held(limit.experts) + pool.nbytes
+    held = weights + pool.nbytes
     print(
         f"memory at most {memory / 1e6:.0f} MB: weights and KV {held / 1e6:.0f}, the rest {(memory - held) / 1e6:.0f}"
     )
