@@ -228,6 +228,21 @@ def test_a_receiver_may_close_while_it_is_written_to(pair: Pair, provider: str) 
         pair.sender.seen.clear()
 
 
+def test_a_sender_may_close_before_its_first_write_was_taken_in(provider: str) -> None:
+    """Over shm the receiver reads the greeting of an endpoint of the same process in that one's memory."""
+    with Engine(provider=provider) as receiver:
+        receiver.start()
+        for wait in range(40):
+            with Engine(provider=provider) as sender:
+                sender.start()
+                sender.warm(sender.connect(receiver.address))
+                time.sleep(wait * 1e-5)
+        with Engine(provider=provider) as sender:
+            sender.start()
+            sender.warm(sender.connect(receiver.address))
+            Side(sender).wait(PeerReady)
+
+
 def test_disconnect_fails_programs_and_forgets_the_peer(pair: Pair) -> None:
     shape = Shape(layers=1, pages=4)
     data, pool = noise(shape.total), poisoned(shape.total)

@@ -100,6 +100,7 @@ void Engine::start(const std::vector<int>& cpus) {
   started_ = true;
   worker_->set_cpus(cpus);
   Worker::start(worker_);
+  if (provider_ == "shm") LocalWriters::serve(rails_[0]->endpoint(), worker_);
   watchdog_ = std::make_unique<Watchdog>(worker_, int64_t(options_.post_deadline_s * double(kSecond)), [this] { worker_hangs(); });
 }
 
@@ -129,7 +130,8 @@ void Engine::close() {
     throw FabricFailure(FI_ETIMEDOUT, "close: the worker hangs inside provider " + provider_ + " and was left behind");
   }
   for (const auto& rail : rails_) {
-    if (LocalWriters::forget(rail->endpoint())) rail->close_endpoint();
+    const bool taken = !started_ || LocalWriters::taken(rail->endpoint(), kGateNs);
+    if (LocalWriters::forget(rail->endpoint()) && taken) rail->close_endpoint();
     else new std::shared_ptr<Rail>(rail);  // leaked on purpose, as above
   }
   worker_->fail_leftovers();

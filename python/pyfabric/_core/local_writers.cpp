@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "clock.hpp"
+#include "worker.hpp"
 
 namespace pyfabric {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 struct Pairs {
   std::mutex mutex;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Gate>> writes;  // from, to
+  std::map<std::string, std::weak_ptr<Worker>> workers;                         // by endpoint
 };
 
 Pairs& pairs() {
@@ -66,8 +68,28 @@ void LocalWriters::shut(const std::string& endpoint, int64_t patience_ns) {
   for (Patience patience(patience_ns); busy() && !patience.over();) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
+void LocalWriters::serve(const std::string& endpoint, const std::shared_ptr<Worker>& worker) {
+  const std::lock_guard lock(pairs().mutex);
+  pairs().workers[endpoint] = worker;
+}
+
+bool LocalWriters::taken(const std::string& endpoint, int64_t patience_ns) {
+  std::vector<std::shared_ptr<Worker>> readers;
+  {
+    const std::lock_guard lock(pairs().mutex);
+    for (const auto& [pair, gate] : pairs().writes) {
+      if (pair.first != endpoint) continue;
+      const auto found = pairs().workers.find(pair.second);
+      if (found == pairs().workers.end()) return false;  // not started yet: it would read when it is
+      readers.push_back(found->second.lock());
+    }
+  }
+  return std::all_of(readers.begin(), readers.end(), [&](const auto& reader) { return !reader || reader->credit_all(patience_ns); });
+}
+
 bool LocalWriters::forget(const std::string& endpoint) {
   const std::lock_guard lock(pairs().mutex);
+  pairs().workers.erase(endpoint);
   bool idle = true;
   std::erase_if(pairs().writes, [&](const auto& item) {
     const auto& [pair, gate] = item;

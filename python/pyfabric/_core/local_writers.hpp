@@ -6,6 +6,8 @@
 
 namespace pyfabric {
 
+class Worker;
+
 // Between an endpoint and another one of this process that it writes to over shared memory. There libfabric 2.5.1 writes
 // through the other's own mapping, which goes away when that one closes: so that one shuts the gate first, and waits until
 // what has passed it is done.
@@ -39,6 +41,11 @@ class LocalWriters {
   static std::shared_ptr<Gate> claim(const std::string& writer, const std::string& target);
   // Shuts the gates to an endpoint that is about to close, whose worker still runs, and waits for what is under way.
   static void shut(const std::string& endpoint, int64_t patience_ns);
+  // From now on `worker` takes in what is written to `endpoint`.
+  static void serve(const std::string& endpoint, const std::shared_ptr<Worker>& worker);
+  // Waits, when `endpoint` sends no more, until all of this process that it writes to have taken in what it has sent, its
+  // greeting among it: they read that in its memory. False when one of them does not come around.
+  static bool taken(const std::string& endpoint, int64_t patience_ns);
   // Before it is closed. False when it may not be: a write of this process to it, or from it, never came back.
   static bool forget(const std::string& endpoint);
 };
