@@ -227,8 +227,8 @@ class SchedulerClient:
         """A snapshot at most STATE_CACHE_S old; callers at the same time share one question."""
         now = asyncio.get_running_loop().time()
         if self._probe is None or (self._probe.done() and now - self._probed_at > STATE_CACHE_S):
-            self._probe = asyncio.create_task(self.get_state())
-            self._probe.add_done_callback(self._probe_done)
+            self._probe = asyncio.create_task(self._ask_state())
+            self._probe.add_done_callback(lambda probe: probe.cancelled() or probe.exception())
         return await asyncio.shield(self._probe)
 
     async def flush_cache(self, deadline_s: float = 30.0) -> int:
@@ -272,10 +272,11 @@ class SchedulerClient:
             self.ready.set_exception(EngineError(reason))
             self.ready.exception()  # whoever waits gets it; nobody waiting is no accident worth a warning
 
-    def _probe_done(self, probe: "asyncio.Task[State]") -> None:
-        self._probed_at = probe.get_loop().time()
-        if not probe.cancelled():
-            probe.exception()
+    async def _ask_state(self) -> State:
+        try:
+            return await self.get_state()
+        finally:
+            self._probed_at = asyncio.get_running_loop().time()  # in time: done callbacks come later than `done`
 
     async def _ask(self, question: Question, number: int, deadline_s: float) -> Answer:
         if self.dead is not None:
