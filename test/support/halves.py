@@ -63,6 +63,8 @@ def main(flags: list[str]) -> int:
         apart.seek(0)
         other = apart.read()
     print(other)
+    if not set(codes) <= {0, 1, NONE_CHOSEN}:
+        print(f"the halves ended with exit codes {codes[0]} and {codes[1]}; one below 0 is the signal that ended it")
     total = tally([shown, other])
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return int(not set(codes) <= {0, NONE_CHOSEN} or set(codes) == {NONE_CHOSEN})
