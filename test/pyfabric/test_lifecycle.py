@@ -34,6 +34,16 @@ def footprint() -> tuple[set[str], int, int]:
     return names, *(len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task"))
 
 
+def gone(before: tuple[set[str], int, int]) -> bool:
+    """Whether nothing is there but what was. A thread that was joined is in /proc until its last few steps are done."""
+    limit = time.monotonic() + 10
+    while (now := footprint())[0] != before[0] or now[1] > before[1] or now[2] > before[2]:
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def test_close_is_idempotent_and_leaves_nothing(provider: str) -> None:
     before = footprint()
     for _ in range(3):
@@ -47,19 +57,21 @@ def test_close_is_idempotent_and_leaves_nothing(provider: str) -> None:
         with pytest.raises(ValueError, match="closed"):
             engine.connect(engine.address)
         del engine
-    assert footprint() == before
+    assert gone(before), (before, footprint())
 
 
 def test_a_connection_that_never_spoke_is_closed_with_its_engine() -> None:
     """One that a peer opens just before the engine closes, or a port scan. libfabric 2.5.1 would leave its socket."""
+    first = footprint()
     with Engine(provider="tcp"):
         pass  # what the library sets up once
-    before = footprint()
+    before = first[0], footprint()[1], first[2]
     with Engine(provider="tcp") as engine:
         engine.start()
         at = engine.address.index(socket.inet_aton("127.0.0.1"))
         (port,) = struct.unpack(">H", engine.address[at - 2 : at])
-        time.sleep(0.05)
+        while not engine.stats().sleeps:
+            time.sleep(0.01)
         asleep = engine.stats().sleeps
         with socket.create_connection(("127.0.0.1", port)) as silent:
             while engine.stats().sleeps == asleep:  # until the worker has accepted it and sleeps again
@@ -68,7 +80,7 @@ def test_a_connection_that_never_spoke_is_closed_with_its_engine() -> None:
             silent.settimeout(5)
             assert silent.recv(1) == b"", "the engine's end is still open"
     del engine
-    assert footprint() == before
+    assert gone(before), (before, footprint())
 
 
 def test_engine_that_never_started_closes(provider: str) -> None:
