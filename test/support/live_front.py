@@ -17,6 +17,7 @@ from sglang.srt.entrypoints.http_protocol import BoundedHttp
 from sglang.srt.entrypoints.http_server import create_app
 from sglang.srt.entrypoints.scheduler_client import SchedulerClient
 from sglang.srt.managers.tokenizer import Tokenizer
+from sglang.srt.messages.frontend import AbortAll
 from sglang.srt.observability.metrics import Metrics
 from support.scripted_scheduler import ScriptedScheduler
 
@@ -48,6 +49,15 @@ class LiveFront:
     def prompt(self) -> str:
         """The newest prompt, as text."""
         return self.tokenizer.decode(self.scheduler.generated()[-1].token_ids)
+
+    def settle(self) -> None:
+        """Until nothing of earlier requests is left, nor on its way to the scheduler, as a late abort may be."""
+        wait_until(lambda: not self.front.calls and not self.front.client.open_outputs)
+        told = self.scheduler.seen
+        before = sum(isinstance(message, AbortAll) for message in list(told))
+        self.call(self.front.client.abort_all)  # comes behind all that was sent before it
+        wait_until(lambda: sum(isinstance(message, AbortAll) for message in list(told)) > before)
+        wait_until(lambda: not self.scheduler.running)
 
     def call(self, function: object) -> None:
         """Runs a function on the front's event loop."""

@@ -33,7 +33,8 @@ def shared_front(tokenizer: Tokenizer) -> Iterator[LiveFront]:
 
 @pytest.fixture
 def live(shared_front: LiveFront) -> LiveFront:
-    """The shared front with its scheduler's script reset."""
+    """The shared front with its scheduler's script reset, and nothing on its way to it from the test before."""
+    shared_front.settle()
     fresh = ScriptedScheduler("")
     for field in dataclasses.fields(ScriptedScheduler):
         if field.name not in ("address", "running", "ready", "stopped"):

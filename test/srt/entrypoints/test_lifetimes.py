@@ -39,7 +39,7 @@ def test_a14_a_client_that_goes_away_is_aborted_at_once(live: LiveFront, stream:
     ):
         for _ in response.iter_bytes():
             raise httpx.ReadTimeout("enough")
-    wait_until(lambda: len(live.scheduler.aborted()) == n, 1.0)
+    wait_until(lambda: len(live.scheduler.aborted()) == n)  # to the end it would be 20 s
     wait_until(lambda: not live.scheduler.running and not live.front.calls and not live.front.client.open_outputs)
 
 
@@ -52,7 +52,7 @@ def test_a14_also_while_no_token_has_come_yet(live: LiveFront) -> None:
     live.scheduler.answer = never  # type: ignore[assignment]
     with pytest.raises(httpx.ReadTimeout), live.client() as client:
         client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]}, timeout=0.2)
-    wait_until(lambda: len(live.scheduler.aborted()) == 1, 2.0)
+    wait_until(lambda: len(live.scheduler.aborted()) == 1)
 
 
 def test_many_disconnects_leave_nothing_behind(live: LiveFront) -> None:
@@ -117,7 +117,8 @@ def test_an_output_that_a_stop_string_ended_is_stopped_while_the_others_go_on(li
     with live.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
         lines = response.iter_lines()
         next(line for line in lines if '"finish_reason":"stop"' in line)
-        wait_until(lambda: len(live.scheduler.aborted()) == 1)
+        wait_until(lambda: len(live.scheduler.running) < 2)  # what is seen is obeyed a moment later
+        assert len(live.scheduler.aborted()) == 1
         assert len(live.scheduler.running) == 1, "the other output goes on"
         assert '"finish_reason":"length"' in [line for line in lines if line][-2]
 
@@ -152,7 +153,9 @@ def test_a27_health_fails_within_its_deadline_when_the_loop_hangs(
         wait_until(lambda: client.get("/health").status_code == 200)
 
 
-def test_a27_probes_share_one_question(own: LiveFront) -> None:
+def test_a27_probes_share_one_question(own: LiveFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_client, "STATE_CACHE_S", 60.0)  # however long 30 probes take
+
     async def probe() -> list[int]:
         async with httpx.AsyncClient(base_url=own.url, trust_env=False) as client:
             answers = await asyncio.gather(*(client.get("/health") for _ in range(30)))
@@ -161,7 +164,7 @@ def test_a27_probes_share_one_question(own: LiveFront) -> None:
     assert asyncio.run(probe()) == [200] * 30
     from sglang.srt.messages.frontend import GetState
 
-    assert sum(isinstance(message, GetState) for message in own.scheduler.seen) <= 2
+    assert sum(isinstance(message, GetState) for message in own.scheduler.seen) == 1
 
 
 def test_a_draining_server_finishes_what_runs_and_refuses_more(own: LiveFront) -> None:
@@ -213,7 +216,15 @@ def test_the_api_key_guards_all_but_health_and_metrics(tokenizer: Tokenizer) -> 
 def test_the_stream_interval_groups_tokens(tokenizer: Tokenizer) -> None:
     config = ServerConfig(model_path=str(MODEL), served_model_name="smol", stream_interval=4)
     live = LiveFront(tokenizer, config).start()
-    live.scheduler.step_s = 0.003
+
+    def one_by_one(request: Generate) -> Iterator[int]:
+        """Each when the front has taken the one before: those that come together are one chunk."""
+        for sent, token in enumerate(live.tokenizer.encode(" and" * 20)):
+            (generation,) = live.front.calls.values()
+            wait_until(lambda sent=sent, output=generation.outputs[0]: output.completion_tokens == sent)
+            yield token
+
+    live.scheduler.answer = one_by_one  # type: ignore[assignment]
     try:
         with live.client() as client:
             body = {"prompt": "one two three four", "max_tokens": 11, "stream": True}

@@ -123,13 +123,13 @@ def test_a_request_that_does_not_go_on_is_given_up(
 def test_a_head_that_drips_is_given_up_and_a_body_that_does_is_not(
     live: LiveFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BoundedHttp, "silence_s", 0.5)
+    monkeypatch.setattr(BoundedHttp, "silence_s", 1.5)
     assert reply(live, b"GET /", b"a", every=0.1)[0].split()[1] == b"408"
     body = b'{"prompt": "hi", "max_tokens": 1, "a":1}'
 
     def drip() -> Iterator[bytes]:
         for i in range(0, len(body), 4):
-            time.sleep(0.1)
+            time.sleep(0.2)  # 2 s in all
             yield body[i : i + 4]
 
     with live.client() as client:
