@@ -47,6 +47,11 @@ class Running:
         """All its descendants."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def engine(self, port: int) -> psutil.Process:
+        """The one at that port."""
+        (found,) = (process for process in self.family() if str(port) in process.cmdline())
+        return found
+
 
 def gone(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
     """Whether all of them have ended; one that nobody has reaped yet (an orphan, under some inits) has."""
@@ -102,7 +107,7 @@ def test_a_signal_ends_everything(recipe: Path, free_ports: list[int], start: St
     assert len(family) == 4  # three engines and the helper of one
     cluster.process.send_signal(number)
     assert cluster.process.wait(10) == 0
-    assert gone(family, 1.0)
+    assert gone(family)
 
 
 def test_the_balancer_spreads_requests_over_decode_engines(tmp_path: Path, free_ports: list[int], start: Start) -> None:
@@ -120,19 +125,20 @@ def test_the_balancer_spreads_requests_over_decode_engines(tmp_path: Path, free_
     assert len(family) == 4
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.process.wait(15) == 0
-    assert gone(family, 1.0)
+    assert gone(family)
     for engine, count in (("prefill-0", 0), ("decode-0 ", 2), ("decode-1 ", 2)):
         assert len(re.findall(rf"{engine} \| POST /generate", cluster.log)) == count
 
 
-def test_the_first_death_is_named_with_the_end_of_its_log(recipe: Path, start: Start) -> None:
-    cluster = start(recipe, "--", "decode-1:--die-after=1.5", "decode-1:--helper")
+def test_the_first_death_is_named_with_the_end_of_its_log(recipe: Path, free_ports: list[int], start: Start) -> None:
+    cluster = start(recipe, "--", "decode-1:--helper")
     cluster.wait_for("Ready at")
     family = cluster.family()
+    cluster.engine(free_ports[3]).send_signal(signal.SIGUSR1)
     assert cluster.process.wait(15) == 1
     assert "launch_cluster: decode-1 exited with code 7; the end of its log:" in cluster.log
     assert "  | fatal: the fake engine gives up" in cluster.log
-    assert gone(family, 1.0)
+    assert gone(family)
 
 
 def test_a_death_before_readiness_is_named_too(recipe: Path, start: Start) -> None:
@@ -151,9 +157,10 @@ def test_a_killed_engine_is_told_by_its_signal(recipe: Path, start: Start) -> No
 
 
 def test_one_that_never_gets_ready_is_named(recipe: Path, start: Start) -> None:
-    cluster = start(recipe, "--ready-timeout", "1", "--", "decode-0:--ready-after=60")
-    assert cluster.process.wait(15) == 1
-    assert "launch_cluster: decode-0: not ready after 1 s" in cluster.log
+    # 5 s: the others are to be ready by then, on a machine that is busy with other things, too.
+    cluster = start(recipe, "--ready-timeout", "5", "--", "decode-0:--ready-after=60")
+    assert cluster.process.wait(30) == 1
+    assert "launch_cluster: decode-0: not ready after 5 s" in cluster.log
 
 
 def test_one_that_ignores_sigterm_is_killed(recipe: Path, start: Start) -> None:
@@ -162,19 +169,19 @@ def test_one_that_ignores_sigterm_is_killed(recipe: Path, start: Start) -> None:
     family = cluster.family()
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.process.wait(10) == 0
-    assert gone(family, 1.0)
+    assert gone(family)
 
 
-def test_a_second_ctrl_c_does_not_wait(recipe: Path, start: Start) -> None:
+def test_a_second_ctrl_c_does_not_wait(recipe: Path, free_ports: list[int], start: Start) -> None:
     cluster = start(recipe, "--grace", "60", "--", "decode-0:--stubborn", "prefill-0:--stubborn")
     cluster.wait_for("Ready at")
-    family = cluster.family()
+    family, obedient = cluster.family(), cluster.engine(free_ports[3])
     cluster.process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    assert gone([obedient]), "the first has not been taken"  # two that come before that are one
     assert cluster.process.poll() is None
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.process.wait(10) == 0
-    assert gone(family, 1.0)
+    assert gone(family)
 
 
 def test_engines_do_not_outlive_a_killed_launcher(recipe: Path, start: Start) -> None:

@@ -4,7 +4,7 @@ It needs the standard library alone, so it starts in a few milliseconds. A reque
 object in its body: `status` answers with that HTTP status, `error_after` breaks the stream with an error event after so
 many tokens, `cut_after` closes it without an end, `split` writes the stream in pieces of so many bytes, `delay` sleeps
 so many seconds before each token, `per_chunk` puts so many tokens into a chunk, and `no_usage` leaves token counts out.
-`continuous_usage_stats` among the stream options puts token counts into every event, as vLLM does.
+`continuous_usage_stats` among the stream options puts token counts into every event, as vLLM does. SIGUSR1 lets it die.
 """
 
 import argparse
@@ -223,6 +223,7 @@ def main() -> None:
     options = parse()
     stop = signal.SIG_IGN if options.stubborn else lambda *_: os._exit(0)
     signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGUSR1, lambda *_: die())
     if options.helper:
         helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         sys.stdout.write(f"helper pid {helper.pid}\n")
