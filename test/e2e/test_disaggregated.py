@@ -105,7 +105,8 @@ async def _disconnecting(urls: list[str], count: int, seed: int) -> None:
 
 def test_500_random_disconnects_on_a_tiny_pool_leave_nothing_behind() -> None:
     """Reported cases A14 and A22."""
-    flags = ("--max-total-tokens", "1024", "--max-running-requests", "8", "--debug-invariants")
+    # float32: of the prompt that is asked twice, the second time pages may be cached, and bfloat16 leaves ties.
+    flags = ("--dtype", "float32", "--max-total-tokens", "1024", "--max-running-requests", "8", "--debug-invariants")
     with cluster(*flags, decodes=1) as (prefill, decode):
         prompt = mixed_prompts(8, 2)[7]
         before = decode[0].generate(prompt, 8)

@@ -71,7 +71,8 @@ def test_requests_through_the_router_reach_both_engines(router: str, pair: tuple
 
 
 def test_native_requests_and_errors_pass_through(router: str) -> None:
-    answer = httpx.post(router + "/generate", json={"text": "One two", "sampling_params": {"max_new_tokens": 3}})
+    asked = {"text": "One two", "sampling_params": {"max_new_tokens": 3}}
+    answer = httpx.post(router + "/generate", json=asked, timeout=60)
     assert len(answer.json()["output_ids"]) == 3
-    wrong = httpx.post(router + "/v1/completions", json={"model": "smol", "prompt": "x", "max_tokens": -1})
+    wrong = httpx.post(router + "/v1/completions", json={"model": "smol", "prompt": "x", "max_tokens": -1}, timeout=60)
     assert 400 <= wrong.status_code < 500, wrong.text
