@@ -38,9 +38,9 @@ def fake(tmp_path: Path) -> Peer:
 
 
 def stopped(contender: Contender) -> bool:
-    """Whether its process is stopped, or will be within a second: a signal takes effect when it next runs."""
+    """Whether its process is stopped, or will be soon: a signal takes effect when it next runs."""
     (pid,) = contender._group()
-    end = time.monotonic() + 1
+    end = time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
         if time.monotonic() > end:
             return False

@@ -200,17 +200,20 @@ def test_nobody_passes_a_barrier_alone() -> None:
 
 
 def test_giving_up_ends_whoever_waits() -> None:
-    ranks = Ranks(3)
-    threading.Timer(0.2, ranks.groups[2].abort).start()
-    started = time.monotonic()
+    ranks, given_up = Ranks(3), []
 
     def work(rank: int, collectives: ShmCollectives) -> None:
         if rank < 2:
             collectives.barrier()
+        while ranks.groups[2].progress() != [1, 1, 0]:
+            time.sleep(0.001)
+        time.sleep(0.1)  # both sleep
+        given_up.append(time.monotonic())
+        ranks.groups[2].abort()
 
     with pytest.raises(Aborted):
         ranks.run(work)
-    assert 0.1 < time.monotonic() - started < 2
+    assert 0 < time.monotonic() - given_up[0] < 10
     assert ranks.groups[0].progress() == [1, 1, 0], "who did not come is behind"
 
 

@@ -141,8 +141,12 @@ def test_a_rank_that_hangs_does_not_hang_the_end(two: Built, caplog: pytest.LogC
 
 
 def test_where_a_rank_is_can_be_read(two: Built) -> None:
-    text = two[0]._ranks.stacks()
-    assert "rank 1 (S (sleeping))" in text and "next_plan" in text and "rank_process.py" in text
+    def asleep(text: str) -> bool:
+        return "rank 1 (S (sleeping))" in text and "next_plan" in text and "rank_process.py" in text
+
+    end = time.monotonic() + 20
+    while not asleep(text := two[0]._ranks.stacks()):  # it has sent its pool, and is on its way there
+        assert time.monotonic() < end, text
 
 
 LEAD = """
