@@ -219,9 +219,10 @@ def test_the_stream_interval_groups_tokens(tokenizer: Tokenizer) -> None:
 
     def one_by_one(request: Generate) -> Iterator[int]:
         """Each when the front has taken the one before: those that come together are one chunk."""
+        wait_until(lambda: live.front.calls)  # a call is listed after it was submitted
+        (generation,) = live.front.calls.values()
         for sent, token in enumerate(live.tokenizer.encode(" and" * 20)):
-            (generation,) = live.front.calls.values()
-            wait_until(lambda sent=sent, output=generation.outputs[0]: output.completion_tokens == sent)
+            wait_until(lambda sent=sent: generation.outputs[0].completion_tokens == sent)
             yield token
 
     live.scheduler.answer = one_by_one  # type: ignore[assignment]
