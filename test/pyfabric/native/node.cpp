@@ -3,8 +3,12 @@
 #include <malloc.h>
 #include <poll.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 #include <variant>
+
+#include "clock.hpp"
 
 namespace fuzz {
 namespace {
@@ -12,6 +16,7 @@ namespace {
 constexpr uint32_t kWeightBits = 16;
 constexpr uint64_t kPollEvery = 8;
 constexpr int kRestUs = 200;
+constexpr int64_t kLingerNs = 10'000'000'000;
 constexpr size_t kHeapSlack = 4 << 20;  // a leak of one byte in three operations of the long run would exceed it
 
 // Of 10,000 tries; a try that finds nothing to do (no ticket, no program) is not counted as an operation.
@@ -77,8 +82,12 @@ void Node::close() {
 // Only a node that is a process can tell what is its own.
 void Node::check_footprint() {
   if (!settings_.processes) return;
-  const Footprint now = measure();
-  if (now.descriptors > first_.descriptors || now.threads > first_.threads) {
+  const auto grown = [this](const Footprint& now) { return now.descriptors > first_.descriptors || now.threads > first_.threads; };
+  Footprint now = measure();
+  // A thread that was joined is in /proc until its last few steps are done.
+  for (pyfabric::Patience patience(kLingerNs); grown(now) && !patience.over(); now = measure())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (grown(now)) {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       std::error_code gone;
       fprintf(stderr, "%s -> %s\n", entry.path().c_str(), std::filesystem::read_symlink(entry, gone).c_str());
